@@ -1,0 +1,80 @@
+"""lisse: how smoothly a neural network carries its data, layer by layer.
+
+Three lines to a table with one row per layer::
+
+    import lisse
+
+    profile = lisse.measure(model, data, lisse.instruments.Sensitivity())
+    print(profile.table())
+
+Everything is imported when it is first used, so that ``import lisse`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from lisse import instruments, maths, networks, taps
+    from lisse.data import Dataset, as_dataset, load_data
+    from lisse.models import load_model
+    from lisse.profile import Part, Profile, Quantity, Row
+    from lisse.recording import Recording, record
+    from lisse.run import Instrument, Run, measure
+    from lisse.taps import Tap
+
+_WHERE = {
+    "Dataset": "lisse.data",
+    "as_dataset": "lisse.data",
+    "load_data": "lisse.data",
+    "load_model": "lisse.models",
+    "Part": "lisse.profile",
+    "Profile": "lisse.profile",
+    "Quantity": "lisse.profile",
+    "Row": "lisse.profile",
+    "Recording": "lisse.recording",
+    "record": "lisse.recording",
+    "Instrument": "lisse.run",
+    "Run": "lisse.run",
+    "measure": "lisse.run",
+    "Tap": "lisse.taps",
+}
+_PACKAGES = ("instruments", "maths", "networks", "taps", "data", "models", "profile", "progress", "recording", "run")
+
+__all__ = [
+    "Dataset",
+    "Instrument",
+    "Part",
+    "Profile",
+    "Quantity",
+    "Recording",
+    "Row",
+    "Run",
+    "Tap",
+    "as_dataset",
+    "instruments",
+    "load_data",
+    "load_model",
+    "maths",
+    "measure",
+    "networks",
+    "record",
+    "taps",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        value = getattr(importlib.import_module(_WHERE[name]), name)
+        globals()[name] = value
+        return value
+    if name in (*_PACKAGES, "reporting"):
+        return importlib.import_module(f"lisse.{name}")
+    raise AttributeError(f"module 'lisse' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE, *_PACKAGES, "reporting"})
