@@ -1,0 +1,186 @@
+"""Row, Quantity, Part, Profile: what they refuse, and the tables made of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lisse.profile import Part, Profile, Quantity, Row, depths, options_of
+
+NORM = Quantity("norm", "norm", "How long activations are.", scale="log", better="lower")
+RANK = Quantity("rank", "rank", "How many directions they use.")
+
+
+def profile(*rows: Row, name: str = "net", instrument: str = "sensitivity") -> Profile:
+    part = Part(instrument, rows, (NORM, RANK), ("one note",))
+    return Profile((part, Part("other", notes=("another note",))), {"model": {"name": name}})
+
+
+def test_a_row_holds_what_it_was_given() -> None:
+    row = Row("norm", 2.0, "estimate", 5, layer="a", depth=0.5, low=1.0, high=3.0, at={"p": 2.0, "dim": 1, "x": "y"})
+    assert row.where() == "p=2 dim=1 x=y"
+    assert Row("norm", 2.0, "exact", 5).where() == ""
+    with pytest.raises(FrozenInstanceError):
+        row.value = 3.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "sure"}, r"^Row: kind must be one of exact, estimate, lower, upper, heuristic, got 'sure'\.$"),
+        ({"low": 1.0}, r"^Row: low and high must be given together, got low=1\.0, high=None\.$"),
+        ({"high": 1.0}, r"^Row: low and high must be given together"),
+        ({"low": 2.0, "high": 1.0}, r"^Row: low must not exceed high, got 2\.0 > 1\.0\.$"),
+        ({"depth": -0.1}, r"^Row: depth must lie in \[0, 1\], got -0\.1\.$"),
+        ({"depth": 1.1}, r"^Row: depth must lie in \[0, 1\], got 1\.1\.$"),
+        ({"depth": math.nan}, r"^Row: depth must lie in \[0, 1\], got nan\.$"),
+        ({"n": -1}, r"^Row: n must not be negative, got -1\.$"),
+    ],
+)
+def test_a_row_refuses(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"quantity": "norm", "value": 1.0, "kind": "exact", "n": 1}
+    with pytest.raises(ValueError, match=message):
+        Row(**given | change)
+
+
+def test_a_quantity_refuses_unknown_scales_and_directions() -> None:
+    with pytest.raises(ValueError, match=r"^Quantity: scale must be one of linear, log, got 'cubic'\.$"):
+        Quantity("a", "a", "a", scale="cubic")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^Quantity: better must be one of lower, higher, neither, got 'up'\.$"):
+        Quantity("a", "a", "a", better="up")  # type: ignore[arg-type]
+
+
+def test_a_part_refuses_rows_that_nobody_described() -> None:
+    with pytest.raises(ValueError, match=r"^Part: every row's quantity must be described, got 'x'; .*\['norm'\]\.$"):
+        Part("i", (Row("x", 1.0, "exact", 1),), (NORM,))
+
+
+def test_a_part_makes_tuples_of_lists() -> None:
+    part = Part("i", [Row("norm", 1.0, "exact", 1)], [NORM], ["note"])  # type: ignore[arg-type]
+    assert (type(part.rows), type(part.quantities), type(part.notes)) == (tuple, tuple, tuple)
+
+
+def test_reading_a_profile() -> None:
+    row = Row("norm", 1.0, "exact", 1)
+    made = profile(row)
+    assert made.rows == (row,)
+    assert made.quantities == {"norm": NORM, "rank": RANK}
+    assert made.notes == ("one note", "another note")
+    assert made.name == "net"
+    assert Profile(()).name == "model"
+    assert made["other"] is made.parts[1]
+    assert list(made) == list(made.parts)
+    with pytest.raises(KeyError, match=r"no part 'x'; it has \['sensitivity', 'other'\]"):
+        made["x"]
+
+
+def test_frame_has_one_line_per_number_and_one_column_per_coordinate() -> None:
+    rows = (
+        Row("norm", 1.0, "exact", 4, layer="a", depth=0.0, at={"p": 2}),
+        Row("rank", 2.0, "estimate", 5, layer="b", depth=1.0, low=1.5, high=2.5, at={"dim": "x"}),
+    )
+    frame = profile(*rows).frame()
+    columns = ["instrument", "quantity", "layer", "depth", "value", "low", "high", "kind", "n", "p", "dim"]
+    assert list(frame.columns) == columns
+    assert list(frame["value"]) == [1.0, 2.0]
+    assert list(frame["n"]) == [4, 5]
+    assert frame["p"][0] == 2
+    assert math.isnan(frame["p"][1])
+    assert frame["dim"][1] == "x"
+    assert math.isnan(frame["low"][0])
+    assert frame["high"][1] == 2.5
+    assert set(frame["instrument"]) == {"sensitivity"}
+    assert len(Profile(()).frame()) == 0
+
+
+def test_a_coordinate_does_not_overwrite_a_column() -> None:
+    frame = profile(Row("norm", 1.0, "exact", 4, layer="a", at={"layer": "b", "n": 9})).frame()
+    assert (frame["layer"][0], frame["n"][0], frame["at.layer"][0], frame["at.n"][0]) == ("a", 4, "b", 9)
+
+
+def test_table_has_one_line_per_layer_in_order_of_depth() -> None:
+    rows = (
+        Row("norm", 3.0, "exact", 1, layer="last", depth=1.0),
+        Row("norm", 1.0, "exact", 1, layer="first", depth=0.0),
+        Row("rank", 7.0, "exact", 1, layer="last", depth=1.0, at={"p": 1}),
+        Row("rank", 8.0, "exact", 1, layer="last", depth=1.0, at={"p": 2}),
+        Row("norm", 5.0, "exact", 1, layer="somewhere"),
+        Row("norm", 9.0, "exact", 1),
+    )
+    table = profile(*rows).table()
+    assert list(table.index) == ["first", "last", "somewhere"]
+    assert table.index.name == "layer"
+    assert list(table.columns) == ["norm", "rank p=1", "rank p=2"]
+    assert list(table["norm"]) == [1.0, 3.0, 5.0]
+    assert (table["rank p=1"]["last"], table["rank p=2"]["last"]) == (7.0, 8.0)
+    assert math.isnan(table["rank p=1"]["first"])
+    assert Profile(()).table().shape == (0, 0)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=6), st.randoms())
+def test_the_order_of_rows_does_not_matter_to_the_table(values: list[float], random: Any) -> None:
+    rows = [
+        Row("norm", value, "exact", 1, layer=f"l{place}", depth=depth)
+        for place, (value, depth) in enumerate(zip(values, depths(len(values)), strict=True))
+    ]
+    random.shuffle(rows)
+    assert list(profile(*rows).table()["norm"]) == values
+
+
+def line(value: float, kind: Any = "estimate", low: float | None = None, high: float | None = None, **at: Any) -> Row:
+    return Row("norm", value, kind, 1, layer="a", low=low, high=high, at=at)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "apart"),
+    [
+        (line(1.0, low=0.5, high=1.5), line(3.0, low=2.5, high=3.5), True),
+        (line(3.0, low=2.5, high=3.5), line(1.0, low=0.5, high=1.5), True),
+        (line(1.0, low=0.5, high=2.6), line(3.0, low=2.5, high=3.5), False),
+        (line(1.0, low=0.5, high=2.5), line(3.0, low=2.5, high=3.5), False),
+        (line(1.0), line(3.0), None),
+        (line(1.0, low=0.5, high=1.5), line(3.0), None),
+        (line(1.0, "exact"), line(3.0, "exact"), True),
+        (line(1.0, "exact"), line(1.0, "exact"), False),
+        (line(1.0, "exact"), line(3.0, "lower"), None),
+        (line(math.nan, "exact"), line(math.nan, "exact"), None),
+    ],
+)
+def test_compare_says_apart_only_where_it_can(a: Row, b: Row, apart: bool | None) -> None:
+    frame = profile(a).compare(profile(b))
+    assert list(frame["apart"]) == [apart]
+    assert list(frame["a"]) == pytest.approx([a.value], nan_ok=True)
+    assert list(frame["difference"]) == pytest.approx([b.value - a.value], nan_ok=True)
+
+
+def test_compare_matches_by_instrument_quantity_layer_and_coordinates() -> None:
+    mine = profile(line(1.0, p=1, q="x"), line(2.0, p=2), Row("norm", 3.0, "exact", 1, layer="b"))
+    yours = profile(line(10.0, q="x", p=np.int64(1)), line(20.0, p=3), Row("rank", 30.0, "exact", 1, layer="b"))
+    frame = mine.compare(yours)
+    assert list(frame.columns) == ["instrument", "quantity", "layer", "where", "a", "b", "difference", "apart"]
+    assert frame[["a", "b", "difference"]].to_numpy().tolist() == [[1.0, 10.0, 9.0]]
+    assert list(frame["where"]) == ["p=1 q=x"]
+    assert len(mine.compare(profile(line(1.0, p=1, q="x"), instrument="another"))) == 0
+
+
+def test_depths() -> None:
+    assert depths(0) == []
+    assert depths(1) == [1.0]
+    assert depths(3) == [0.0, 0.5, 1.0]
+
+
+def test_options_are_plain() -> None:
+    @dataclass(frozen=True)
+    class Options:
+        p: tuple[float, ...] = (1.0, 2.0)
+        name: str | None = None
+        where: Any = None
+
+    assert options_of(Options(where={1: {2}})) == {"p": [1.0, 2.0], "name": None, "where": {"1": [2]}}
+    assert options_of(Options(where=max))["where"].startswith("<built-in")

@@ -1,0 +1,147 @@
+"""Events as lines in a log and as a bar in a terminal; names are shown, never interpreted."""
+
+from __future__ import annotations
+
+import io
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lisse import progress
+from lisse.progress import Bar, Event
+
+
+class Clock:
+    """Time that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+def lines(stream: io.StringIO) -> list[str]:
+    return stream.getvalue().splitlines()
+
+
+def test_without_a_terminal_a_task_says_its_start_now_and_then_and_its_end(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Bar(stream, every=10.0) as bar:
+        for done in range(0, 101, 5):
+            bar(Event("record", done, 100, "samples"))
+            clock.now += 1.0
+    assert lines(stream) == [
+        "record: 0 of 100 samples",
+        "record: 50 of 100 samples, 5 samples/s, about 10 s left",
+        "record: 100 of 100 samples, 5 samples/s",
+    ]
+
+
+def test_every_sets_how_often_a_line_comes(clock: Clock) -> None:
+    stream = io.StringIO()
+    bar = Bar(stream, every=0.0)
+    for done in range(5):
+        bar(Event("t", done))
+    assert len(lines(stream)) == 5
+
+
+def test_two_tasks_have_their_own_time_and_a_finished_one_starts_again(clock: Clock) -> None:
+    stream = io.StringIO()
+    bar = Bar(stream, every=10.0)
+    bar(Event("a", 0, 4))
+    clock.now += 4.0
+    bar(Event("b", 0, 2))
+    clock.now += 1.0
+    bar(Event("b", 2, 2))
+    bar(Event("a", 4, 4))
+    bar(Event("b", 0, 2))
+    assert lines(stream) == ["a: 0 of 4", "b: 0 of 2", "b: 2 of 2, 2 /s", "a: 4 of 4, 0.8 /s", "b: 0 of 2"]
+
+
+def test_an_unknown_total_has_a_rate_but_no_time_left(clock: Clock) -> None:
+    stream = io.StringIO()
+    bar = Bar(stream, every=1.0)
+    bar(Event("t", 0, None, "steps"))
+    clock.now += 2.0
+    bar(Event("t", 500, None, "steps"))
+    assert lines(stream)[1] == "t: 500 steps, 250 steps/s"
+
+
+@pytest.mark.parametrize(("left", "text"), [(45, "45 s"), (600, "10 min"), (7200, "2.0 h")])
+def test_time_left_is_said_in_a_fitting_unit(clock: Clock, left: int, text: str) -> None:
+    stream = io.StringIO()
+    bar = Bar(stream, every=1.0)
+    bar(Event("t", 0, left + 2))
+    clock.now += 2.0
+    bar(Event("t", 2, left + 2))
+    assert f"about {text} left" in lines(stream)[1]
+
+
+def test_something_to_say_is_a_line_at_once(clock: Clock) -> None:
+    stream = io.StringIO()
+    bar = Bar(stream)
+    bar(Event("t", say="layer x was skipped", level="warning"))
+    bar(Event("t", say="and y " + "z" * 200))
+    assert lines(stream) == ["t: layer x was skipped", "t: and y " + "z" * 200]
+
+
+HOSTILE = "[red]a[/b] [link=file:///etc]x[/link] :smile:"
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_markup_in_names_is_shown_not_interpreted(live: bool) -> None:
+    stream = io.StringIO()
+    with Bar(stream, live=live) as bar:
+        bar.console.width = 200
+        bar(Event(HOSTILE, 1, 2))
+        bar(Event(HOSTILE, say=HOSTILE))
+        bar(Event(HOSTILE, 2, 2))
+    assert HOSTILE in stream.getvalue()
+    assert f"{HOSTILE}: {HOSTILE}" in stream.getvalue()
+
+
+def terminal(stream: io.StringIO, **options: Any) -> Bar:
+    from rich.console import Console
+
+    bar = Bar(stream, live=True, **options)
+    bar.console = Console(file=stream, force_terminal=True, width=160, color_system=None)
+    return bar
+
+
+def test_a_live_bar_shows_count_and_rate_and_survives_being_closed_twice() -> None:
+    stream = io.StringIO()
+    bar = terminal(stream)
+    for done in range(0, 101, 10):
+        bar(Event("record", done, 100, "samples"))
+    bar.close()
+    bar.close()
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()).replace("\r", "\n").splitlines()
+    shown = [text for text in last if "record" in text][-1]
+    assert "100/100" in shown
+    assert "samples/s" in shown
+    assert "━" in shown
+
+
+def test_live_is_decided_by_the_stream() -> None:
+    assert Bar(io.StringIO()).live is False
+    assert Bar(io.StringIO(), live=True).live is True
+
+
+def test_a_bar_goes_on_after_it_was_closed() -> None:
+    stream = io.StringIO()
+    bar = terminal(stream)
+    bar(Event("a", 1, 1))
+    bar.close()
+    bar(Event("b", 1, 1))
+    bar.close()
+    assert "b" in stream.getvalue()
