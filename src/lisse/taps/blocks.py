@@ -1,0 +1,140 @@
+"""Which calls of a traced forward are the network's blocks: rules over classes, nesting and data flow.
+
+Tried in order, the first that finds something counts:
+
+1. *Chained repeats.* Composite modules of one class, at least two calls, where one receives the very tensor another
+   returned: residual blocks, Transformer layers. Stages that contain such blocks give way to them; a module in the
+   same numbered place as a block (``blocks.0.0`` beside ``blocks.1.0``) is one too.
+2. *Repeats that are not chained* (operations in between, as in U-Nets and dense blocks): the outermost ones.
+3. *Composite members of a ModuleList*, for a Transformer of one layer.
+4. *Plain networks*: each weighted layer together with the norm, activation and pooling that follow it.
+
+A module is composite when two weighted modules run inside it, so that a convolution with its norm is a layer and not
+a block, and the two convolutions inside a residual block are no blocks of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+_TRANSPARENT = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of one module in a traced forward."""
+
+    module: str
+    number: int
+    kind: type[nn.Module]
+    parent: Call | None
+    weighted: bool = False
+    listed: bool = False
+    begin: int = 0
+    end: int = 0
+    inputs: Any = None
+    output: Any = None
+    address_in: tuple[int, int] | None = None
+    address_out: tuple[int, int] | None = None
+
+    def holds(self, other: Call) -> bool:
+        """Whether ``other`` ran inside this call."""
+        return self.begin < other.begin and other.end < self.end
+
+
+Layer = tuple[Call, Call]
+"""Where a layer begins and where it ends: the same call for a block, two calls for a convolution and its pooling."""
+
+
+def layers_of(calls: list[Call], readable: Callable[[Call], bool]) -> list[Layer]:
+    """The network's layers in order; only calls that are ``readable`` (whose samples can be told apart) can end one."""
+    weight = _weights_inside(calls)
+    composite = [call for call in calls if call.parent is not None and weight[call] >= 2 and readable(call)]
+    named = [call for call in composite if call.kind not in _TRANSPARENT]
+    repeated = _repeated(named)
+    blocks = _chained(repeated, weight)
+    if blocks:
+        patterns = {_numbered(call.module) for call in blocks if "#" in _numbered(call.module)}
+        blocks += [
+            call
+            for call in named
+            if call not in blocks
+            and _numbered(call.module) in patterns
+            and not any(call.holds(block) or block.holds(call) for block in blocks)
+        ]
+    else:
+        blocks = _outermost(repeated) or _outermost([call for call in named if call.listed])
+    if blocks:
+        return [(call, call) for call in sorted(blocks, key=lambda call: call.begin)]
+    return _plain_layers([call for call in calls if readable(call)], weight)
+
+
+def _weights_inside(calls: list[Call]) -> dict[Call, int]:
+    """How many weighted calls run inside each call, itself included."""
+    count: dict[Call, int] = defaultdict(int)
+    for call in calls:
+        if call.weighted:
+            above: Call | None = call
+            while above is not None:
+                count[above] += 1
+                above = above.parent
+    return count
+
+
+def _repeated(calls: list[Call]) -> list[Call]:
+    by_kind: dict[type[nn.Module], list[Call]] = defaultdict(list)
+    for call in calls:
+        by_kind[call.kind].append(call)
+    return [call for same in by_kind.values() if len(same) >= 2 for call in same]
+
+
+def _chained(calls: list[Call], weight: dict[Call, int]) -> list[Call]:
+    """Calls of the classes that have two in a row; a stage, made mostly of other such calls, gives way to them."""
+    returned = {(call.kind, call.address_out) for call in calls if call.address_out is not None}
+    kinds = {call.kind for call in calls if (call.kind, call.address_in) in returned and not _identity(call)}
+    linked = [call for call in calls if call.kind in kinds]
+    total: dict[type[nn.Module], int] = defaultdict(int)
+    inside: dict[type[nn.Module], int] = defaultdict(int)
+    for call in linked:
+        total[call.kind] += weight[call]
+        held = _outermost([other for other in linked if other.kind is not call.kind and call.holds(other)])
+        inside[call.kind] += sum(weight[other] for other in held)
+    return _outermost([call for call in linked if 2 * inside[call.kind] < total[call.kind]])
+
+
+def _identity(call: Call) -> bool:
+    return call.address_in == call.address_out
+
+
+def _outermost(calls: list[Call]) -> list[Call]:
+    return [call for call in calls if not any(other.holds(call) for other in calls)]
+
+
+def _numbered(module: str) -> str:
+    return ".".join("#" if re.fullmatch(r"\d+", part) else part for part in module.split("."))
+
+
+def _plain_layers(calls: list[Call], weight: dict[Call, int]) -> list[Layer]:
+    """Each weighted call, taken as far as the norm, activation, pooling and reshaping after it go."""
+    parents = {call.parent for call in calls}
+    units: list[Call] = []
+    for call in calls:
+        if call.parent is None or (call in parents and weight[call] != 1):
+            continue
+        # A wrapper around a single weighted layer stands for it; what runs inside the wrapper is part of it.
+        if not any(unit.holds(call) for unit in units):
+            units.append(call)
+    layers: list[Layer] = []
+    for unit in units:
+        if weight[unit] >= 1:
+            layers.append((unit, unit))
+        elif layers:
+            layers[-1] = (layers[-1][0], unit)
+    # An embedding is what the first layer receives: the stem, not a layer of its own.
+    return [layer for layer in layers if not issubclass(layer[0].kind, (nn.Embedding, nn.EmbeddingBag))]

@@ -1,0 +1,312 @@
+"""Which places of a model are its layers: found by running it on two and on three samples.
+
+Two runs are enough to know everything a tap needs: the axis that grows from 2 to 3 counts the samples (none, or one
+that grows from 128 to 192, is a reason to skip), the order of calls is the order of depth, and two modules follow
+each other when the one receives the very tensor that the other returned.
+"""
+
+from __future__ import annotations
+
+import bisect
+import difflib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from lisse.taps.blocks import Call, layers_of
+from lisse.taps.stillness import Statistics, attention_weights, plain, still
+from lisse.taps.tap import Path, Tap, read, tensors
+from lisse.taps.tracing import Trace, samples_of, trace
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A place that cannot be a layer, and why."""
+
+    name: str
+    reason: str
+    kind: str = ""
+
+
+class Taps(Sequence[Tap]):
+    """The layers found, in order of depth; ``skipped`` names the places left out and the reason for each.
+
+    ``output`` is the model's output on two samples of the example, kept as a fingerprint of what it computes.
+    """
+
+    def __init__(self, taps: Iterable[Tap], skipped: Iterable[Skipped] = (), output: Tensor | None = None) -> None:
+        self._taps = tuple(taps)
+        self.skipped = tuple(skipped)
+        self.output = output
+
+    @overload
+    def __getitem__(self, place: int) -> Tap: ...
+    @overload
+    def __getitem__(self, place: slice) -> Taps: ...
+    def __getitem__(self, place: int | slice) -> Tap | Taps:
+        return Taps(self._taps[place], self.skipped, self.output) if isinstance(place, slice) else self._taps[place]
+
+    def __len__(self) -> int:
+        return len(self._taps)
+
+    def __repr__(self) -> str:
+        return f"Taps({', '.join(self.names)}; {len(self.skipped)} skipped)"
+
+    @property
+    def names(self) -> list[str]:
+        """The layers' names, in order of depth."""
+        return [tap.name for tap in self._taps]
+
+    @property
+    def blocks(self) -> Taps:
+        """Only the blocks: without input, stem and output."""
+        return Taps((tap for tap in self._taps if tap.role == "block"), self.skipped, self.output)
+
+
+def find(
+    model: nn.Module,
+    example: Any,
+    layers: Sequence[str] | str | None = None,
+    *,
+    attention: bool = False,
+    statistics: Statistics = "running",
+) -> Taps:
+    """The layers of a model along depth, found by forwards on two and on three samples of ``example``.
+
+    Without ``layers``: the input (where it is no token id), the stem (what enters the first block), every block, and
+    the output (where it is more than the last block). Blocks are the repeated composite modules that follow each
+    other (residual blocks, Transformer layers…); in a plain network, a weighted layer with the norm, activation and
+    pooling that follow it is one. A module called several times is one layer per call (``name#0``, ``name#1``…).
+
+    With ``layers``: every place whose name matches a name or glob (``*`` stays within one part of a dotted name,
+    ``**`` crosses dots; ``name:in`` is what enters a module). With ``attention``: the attention weights, one tap per
+    attention call, in place of the layers.
+
+    Costs two forwards, and memory for one forward's activations on two samples.
+    """
+    root = plain(model)
+    few = [samples_of(example, count) for count in (2, 3)]
+    with still(root, statistics=statistics, seed=0):
+        if attention:
+            with attention_weights(root):
+                traces = [trace(root, inputs) for inputs in few]
+        else:
+            traces = [trace(root, inputs) for inputs in few]
+    survey = _Survey(root, *traces)
+    if attention:
+        return Taps(survey.attention(), survey.skipped(), survey.output())
+    default = survey.default()
+    if layers is None:
+        return Taps(default, survey.skipped(), survey.output())
+    patterns = [layers] if isinstance(layers, str) else list(layers)
+    return Taps(survey.chosen(patterns, default), survey.skipped(), survey.output())
+
+
+# -- what two traces tell --------------------------------------------------------------------------------------------
+
+
+class _Survey:
+    """Two traced forwards side by side: the taps they allow, and the reasons against the others."""
+
+    def __init__(self, root: nn.Module, two: Trace, three: Trace) -> None:
+        self.two, self.three = two, three
+        self.counts: dict[str, int] = defaultdict(int)
+        for call in two.calls:
+            self.counts[call.module] += 1
+        self.names = {name for name, _ in root.named_modules()}
+        self.reasons: dict[str, tuple[str, str]] = {}
+        self.places: dict[str, Tap] = {}
+        for call in two.calls:
+            self._place(call, "in")
+            self._place(call, "out")
+
+    def _place(self, call: Call, side: Literal["in", "out"]) -> None:
+        name = self.label(call) + (":in" if side == "in" else "")
+        found = self._tensor(call, side)
+        if isinstance(found, str):
+            if side == "out":
+                self.reasons[name] = (found, call.kind.__name__)
+            return
+        path, axis, tensor = found
+        shape = tuple(size for place, size in enumerate(tensor.shape) if place != axis)
+        self.places[name] = Tap(
+            name, call.module, call.number, side, axis, path, shape, tensor.dtype, kind=call.kind.__name__
+        )
+
+    def _tensor(self, call: Call, side: str) -> tuple[Path, int, Tensor] | str:
+        """Path, sample axis and value of the first floating tensor that counts samples, or why there is none."""
+        twin = self.three[call.module, call.number]
+        if twin is None:
+            return "is called a different number of times for two and for three samples"
+        mine, theirs = (call.inputs, twin.inputs) if side == "in" else (call.output, twin.output)
+        reason = "returns no floating-point tensor"
+        for path, tensor in tensors(mine):
+            if not tensor.is_floating_point() or (side == "in" and _is_mask(path)):
+                continue
+            axis = _sample_axis(tensor, read(theirs, path))
+            if isinstance(axis, int):
+                return path, axis, tensor
+            if reason == "returns no floating-point tensor":
+                reason = axis
+        return reason
+
+    def label(self, call: Call) -> str:
+        """The module's name without wrappers inside it, with the number of the call where there are several."""
+        name = ".".join(part for part in call.module.split(".") if part != "_orig_mod")
+        return f"{name}#{call.number}" if self.counts[call.module] > 1 else name
+
+    def order(self, tap: Tap) -> int:
+        """When the tap's tensor exists, on the clock of the traced forward."""
+        call = self.two[tap.module, tap.call]
+        assert call is not None  # every place was made from a call of this trace
+        return call.begin if tap.side == "in" else call.end
+
+    def value(self, tap: Tap) -> Tensor:
+        call = self.two[tap.module, tap.call]
+        assert call is not None
+        value = read(call.inputs if tap.side == "in" else call.output, tap.path)
+        assert isinstance(value, Tensor)
+        return value.movedim(tap.axis, 0)
+
+    def output(self) -> Tensor | None:
+        root = self.places.get("")
+        return None if root is None else self.value(root)
+
+    def skipped(self) -> list[Skipped]:
+        return [Skipped(name or "output", reason, kind) for name, (reason, kind) in self.reasons.items()]
+
+    def default(self) -> list[Tap]:
+        layers = layers_of(self.two.calls, lambda call: self.label(call) in self.places)
+        blocks = [self.places[self.label(last)] for _, last in layers]
+        result: list[Tap] = []
+        entry = self.places.get(":in")
+        if entry is not None and not self._takes_tokens():
+            result.append(replace(entry, name=self._word("input"), role="input"))
+        if blocks:
+            stem = self.places.get(self.label(layers[0][0]) + ":in")
+            if stem is not None and not (result and self._same(stem, result[0])):
+                result.append(replace(stem, name=self._word("stem"), role="stem"))
+        result += [replace(tap, role="block") for tap in blocks]
+        end = self.places.get("")
+        if end is not None and not (blocks and self._same(end, blocks[-1])):
+            result.append(replace(end, name=self._word("output"), role="output"))
+        if not result:
+            reasons = "; ".join(f"{name or 'output'} {why}" for name, (why, _) in list(self.reasons.items())[-3:])
+            raise ValueError(f"find: model must have a place where samples can be told apart, got none: {reasons}.")
+        return [replace(tap, depth=depth) for tap, depth in zip(result, _even(len(result)), strict=True)]
+
+    def attention(self) -> list[Tap]:
+        """Every tensor [n, heads, queries, keys] whose rows are probabilities, beside a module's main output."""
+        found = []
+        for call in self.two.calls:
+            twin = self.three[call.module, call.number]
+            for path, tensor in tensors(call.output):
+                if not path or tensor.ndim != 4 or not tensor.is_floating_point() or not _stochastic(tensor):
+                    continue
+                axis = _sample_axis(tensor, None if twin is None else read(twin.output, path))
+                if isinstance(axis, str):
+                    self.reasons[self.label(call)] = (axis, call.kind.__name__)
+                    continue
+                shape = tuple(size for place, size in enumerate(tensor.shape) if place != axis)
+                tap = Tap(self.label(call), call.module, call.number, "out", axis, path, shape, tensor.dtype)
+                found.append((call, replace(tap, role="attention", kind=call.kind.__name__)))
+        # A block passes the weights of the attention inside it along: the innermost module that returns them counts.
+        inner = [
+            tap
+            for call, tap in found
+            if not any(call.begin < other.begin and other.end < call.end for other, _ in found)
+        ]
+        if not inner:
+            raise ValueError("find: attention=True must be asked of a model with attention, got no attention weights.")
+        return [replace(tap, depth=depth) for tap, depth in zip(inner, _even(len(inner)), strict=True)]
+
+    def chosen(self, patterns: list[str], default: list[Tap]) -> list[Tap]:
+        words = {tap.name: tap for tap in default}
+        taken: dict[str, Tap] = {}
+        for pattern in patterns:
+            matches = [tap for name, tap in {**self.places, **words}.items() if name and _matches(name, pattern)]
+            if not matches:
+                self._refuse(pattern, [*words, *(name for name in self.places if name)])
+            taken.update((tap.name, tap) for tap in matches)
+        times = [self.order(tap) for tap in default]
+        result = sorted(taken.values(), key=lambda tap: (self.order(tap), tap.side == "out"))
+        return [
+            tap if tap.name in words else replace(tap, depth=_between(self.order(tap), times, default))
+            for tap in result
+        ]
+
+    def _refuse(self, pattern: str, known: list[str]) -> None:
+        for name, (reason, _) in self.reasons.items():
+            if _matches(name, pattern):
+                raise ValueError(f"find: layers must name places that can be read, got {pattern!r}: {name} {reason}.")
+        if pattern in self.names:
+            raise ValueError(f"find: layers must name modules that the forward calls, got {pattern!r}, never called.")
+        near = difflib.get_close_matches(pattern, known, n=5, cutoff=0.3) or known[:5]
+        raise ValueError(f"find: layers must match a layer's name, got {pattern!r}. The nearest are {', '.join(near)}.")
+
+    def _takes_tokens(self) -> bool:
+        """Whether the first input that is no mask holds integers: token ids are no layer, their embedding is."""
+        values = [tensor for path, tensor in tensors(self.two.calls[0].inputs) if not _is_mask(path)]
+        return bool(values) and not (values[0].is_floating_point() or values[0].dtype == torch.bool)
+
+    def _same(self, a: Tap, b: Tap) -> bool:
+        x, y = self.value(a), self.value(b)
+        return x.numel() == y.numel() and bool(torch.equal(x.flatten(), y.flatten()))
+
+    def _word(self, word: str) -> str:
+        return f"({word})" if word in self.names else word
+
+
+def _sample_axis(two: Tensor, three: Any) -> int | str:
+    if not isinstance(three, Tensor) or two.ndim != three.ndim:
+        return "returns something else for three samples than for two"
+    if two.is_nested or two.layout != torch.strided:
+        return "returns a nested or sparse tensor"
+    changed = [axis for axis, (a, b) in enumerate(zip(two.shape, three.shape, strict=True)) if a != b]
+    sizes = [(two.shape[axis], three.shape[axis]) for axis in changed]
+    if sizes == [(2, 3)]:
+        return changed[0]
+    if not changed:
+        return f"does not depend on the number of samples (shape {tuple(two.shape)})"
+    if len(sizes) == 1 and sizes[0][0] * 3 == sizes[0][1] * 2:
+        each = sizes[0][0] // 2
+        return f"folds {each} parts of each sample into the batch (axis {changed[0]} holds {each} × samples)"
+    return f"has no axis that counts samples (shape {tuple(two.shape)} for two, {tuple(three.shape)} for three)"
+
+
+def _is_mask(path: Path) -> bool:
+    return any(isinstance(key, str) and "mask" in key for key in path)
+
+
+def _stochastic(tensor: Tensor) -> bool:
+    rows = tensor.detach().double()
+    sums = rows.sum(-1)
+    return bool((rows >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Dotted glob; a bare module name also matches all its calls (``block`` matches ``block#0``)."""
+    parts = (part for part in re.split(r"(\*\*|\*|\?)", pattern))
+    special = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
+    expression = "".join(special.get(part, re.escape(part)) for part in parts)
+    if ":" not in pattern and name.endswith(":in"):
+        return False
+    return re.fullmatch(expression + r"(#\d+)?", name) is not None
+
+
+def _between(time: int, times: list[int], default: list[Tap]) -> float:
+    """Depth of a moment of the forward, linear between the layers before and after it."""
+    place = bisect.bisect_left(times, time)
+    if place == 0 or place == len(times):
+        return default[min(place, len(times) - 1)].depth
+    share = (time - times[place - 1]) / (times[place] - times[place - 1])
+    return default[place - 1].depth + share * (default[place].depth - default[place - 1].depth)
+
+
+def _even(count: int) -> list[float]:
+    return [1.0] if count == 1 else [place / (count - 1) for place in range(count)]

@@ -1,0 +1,122 @@
+"""A forward that leaves no trace: modes, batch-norm buffers, random state and switches are put back afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+Statistics = Literal["running", "batch"]
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """The model without ``torch.compile``, ``DataParallel`` or ``DistributedDataParallel`` around it.
+
+    Parameters are shared, so what is read off it is the person's model. Hooks on the wrappers' children do not fire
+    (compile) or fire in replicas (DataParallel).
+    """
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if isinstance(inner, nn.Module):
+            model = inner
+        elif isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        else:
+            return model
+
+
+@contextmanager
+def still(
+    model: nn.Module, *, statistics: Statistics = "running", grad: bool = False, seed: int | None = None
+) -> Iterator[nn.Module]:
+    """Evaluation mode inside the block, everything as it was after it.
+
+    ``statistics="batch"`` lets batch norms use the statistics of the batch (as at initialisation, when the running
+    ones mean nothing); their buffers are put back. ``grad`` keeps the graph. With ``seed`` the forward's own random
+    numbers are reproducible; with or without it the global random state afterwards is the one from before.
+
+    Inside, PyTorch's fast path for Transformer encoders is off (it returns nested tensors and skips modules), and
+    compiled submodules run eagerly, so that every module's hooks fire.
+    """
+    if statistics not in get_args(Statistics):
+        raise ValueError(f"still: statistics must be one of running, batch, got {statistics!r}.")
+    root = plain(model)
+    modules = list(root.modules())
+    modes = [module.training for module in modules]
+    norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._NormBase)]
+    buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=_devices(root)))
+        if seed is not None:
+            reseed(root, seed)
+        stack.enter_context(torch.set_grad_enabled(grad))
+        fast = torch.backends.mha.get_fastpath_enabled()
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        torch.backends.mha.set_fastpath_enabled(False)
+        if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in modules):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        try:
+            # The attribute and not eval(): a model may do more than change modes there (merge adapters, for one).
+            for module in modules:
+                module.training = False
+            if statistics == "batch":
+                for norm in norms:
+                    norm.training = True
+                    buffers += [(buffer, buffer.clone()) for buffer in norm.buffers(recurse=False)]
+            yield root
+        finally:
+            for module, mode in zip(modules, modes, strict=True):
+                module.training = mode
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+
+
+def reseed(model: nn.Module, seed: int) -> None:
+    """Seed the global generators that a forward of this model draws from; call it inside :func:`still`.
+
+    Not ``torch.manual_seed``: that would reseed every device, also those that :func:`still` does not put back.
+    """
+    torch.default_generator.manual_seed(seed)
+    for device in _devices(model):
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+
+
+@contextmanager
+def attention_weights(model: nn.Module) -> Iterator[None]:
+    """Attention modules return their weights inside the block, and compute as before after it.
+
+    Hugging Face models use fused attention, which gives no weights: they are switched to the eager form and back.
+    ``nn.MultiheadAttention`` is asked for the weights of every head.
+    """
+    configs: dict[int, Any] = {}
+    with ExitStack() as stack:
+        for module in plain(model).modules():
+            config: Any = getattr(module, "config", None)
+            if hasattr(config, "_attn_implementation") and id(config) not in configs:
+                configs[id(config)] = config
+                stack.callback(setattr, config, "_attn_implementation", config._attn_implementation)
+                config._attn_implementation = "eager"
+            if isinstance(module, nn.MultiheadAttention):
+                stack.callback(module.register_forward_pre_hook(_ask_for_weights, with_kwargs=True).remove)
+        yield
+
+
+def _ask_for_weights(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    # forward(query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+    if len(args) > 4:
+        args = (*args[:4], True, *args[5:6], *((False,) if len(args) > 6 else ()), *args[7:])
+    else:
+        kwargs = {**kwargs, "need_weights": True}
+    return args, kwargs if len(args) > 6 else {**kwargs, "average_attn_weights": False}
+
+
+def _devices(model: nn.Module) -> list[torch.device]:
+    found = {tensor.device for tensor in model.parameters()} | {tensor.device for tensor in model.buffers()}
+    return [device for device in found if device.type == "cuda"]

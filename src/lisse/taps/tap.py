@@ -1,0 +1,185 @@
+"""A place in a model, and the context manager that listens there."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lisse.taps.stillness import attention_weights, plain
+
+Path = tuple[str | int, ...]
+Role = Literal["input", "stem", "block", "output", "chosen", "attention"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """A place in a model: which module, which of its calls in a forward, which side, which axis counts the samples.
+
+    ``module`` is the module's path in ``named_modules()`` (``""``: the model itself), ``call`` counts its calls within
+    one forward from 0, and ``path`` leads from the module's output (or its arguments) to the tensor. ``shape`` is one
+    sample's, with the sample axis taken out; ``depth`` runs from 0 at the first layer to 1 at the last.
+    """
+
+    name: str
+    module: str
+    call: int = 0
+    side: Literal["in", "out"] = "out"
+    axis: int = 0
+    path: Path = ()
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    role: Role = "chosen"
+    depth: float = 0.0
+    kind: str = ""
+
+    @property
+    def numel(self) -> int:
+        """Numbers in one sample's activation."""
+        return int(torch.Size(self.shape).numel())
+
+
+On = Callable[[Tap, Tensor], Tensor | None]
+
+
+@contextmanager
+def tapped(model: nn.Module, taps: Iterable[Tap], on: On) -> Iterator[nn.Module]:
+    """Call ``on(tap, activation)`` whenever a tap is reached; yields the module to run.
+
+    The activation comes with its samples on axis 0. Where ``on`` returns a tensor, the network goes on with that one in
+    its place (same layout: samples first). The hooks are gone when the block ends, also after an exception. A tap that
+    did not fire in a completed forward is a ``RuntimeError`` at the end of the block.
+
+    Run the module that is yielded (or ``model``): it is ``model`` without ``torch.compile`` and ``DataParallel``
+    around it, whose hooks would not fire. The activation is the network's own tensor: a network may overwrite it in
+    place later, so keep a copy of what you keep.
+    """
+    taps = tuple(taps)
+    root = plain(model)
+    modules = dict(root.named_modules())
+    by_place: dict[tuple[str, str], list[Tap]] = defaultdict(list)
+    for tap in taps:
+        if tap.module not in modules:
+            raise ValueError(f"tapped: taps must name modules of the model, got {tap.module!r}, which it has not.")
+        by_place[tap.module, tap.side].append(tap)
+    calls: dict[tuple[str, str], int] = defaultdict(int)
+    fired: set[Tap] = set()
+    forwards = 0
+
+    def begin(*_: Any) -> None:
+        calls.clear()
+
+    def end(*_: Any) -> None:
+        nonlocal forwards
+        forwards += 1
+
+    def fire(place: tuple[str, str], structure: Any) -> Any:
+        call = calls[place]
+        calls[place] += 1
+        for tap in by_place[place]:
+            if tap.call != call:
+                continue
+            value = read(structure, tap.path)
+            if not isinstance(value, Tensor):
+                raise RuntimeError(
+                    f"tapped: {tap.name} gave no tensor at {list(tap.path)}, but {type(value).__name__}. "
+                    "Find the taps again with an example of this kind of input."
+                )
+            fired.add(tap)
+            new = on(tap, value.movedim(tap.axis, 0))
+            if new is not None:
+                structure = write(structure, tap.path, new.movedim(0, tap.axis))
+        return structure
+
+    def before(place: tuple[str, str]) -> Callable[..., Any]:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            changed = fire(place, (args, kwargs))
+            return None if changed[0] is args and changed[1] is kwargs else changed
+
+        return hook
+
+    def after(place: tuple[str, str]) -> Callable[..., Any]:
+        def hook(_: nn.Module, args: Any, output: Any) -> Any:
+            changed = fire(place, output)
+            return None if changed is output else changed
+
+        return hook
+
+    with ExitStack() as stack:
+        if any(tap.role == "attention" for tap in taps):
+            stack.enter_context(attention_weights(root))
+        stack.callback(root.register_forward_pre_hook(begin, prepend=True).remove)
+        for place in by_place:
+            module = modules[place[0]]
+            if place[1] == "in":
+                handle = module.register_forward_pre_hook(before(place), with_kwargs=True)
+            else:
+                handle = module.register_forward_hook(after(place))
+            stack.callback(handle.remove)
+        stack.callback(root.register_forward_hook(end).remove)
+        yield root
+        silent = [tap.name for tap in taps if tap not in fired]
+        if forwards and silent:
+            raise RuntimeError(
+                f"tapped: {len(silent)} of {len(taps)} taps never fired: {', '.join(silent[:5])}. "
+                "The forward took another way than when the taps were found."
+            )
+
+
+def feed(model: nn.Module, inputs: Any) -> Any:
+    """Call a model on one batch: a dict as keyword arguments, a tuple as positional ones, anything else as it is."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, tuple):
+        return model(*inputs)
+    return model(inputs)
+
+
+def tensors(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    """Every tensor in nested tuples, lists, dicts and dataclasses, with the path that leads to it, in order."""
+    if isinstance(structure, Tensor):
+        yield path, structure
+    elif isinstance(structure, Mapping):
+        for key, value in structure.items():
+            yield from tensors(value, (*path, key))
+    elif isinstance(structure, (tuple, list)):
+        for key, value in enumerate(structure):
+            yield from tensors(value, (*path, key))
+    elif dataclasses.is_dataclass(structure):
+        for item in dataclasses.fields(structure):
+            yield from tensors(getattr(structure, item.name), (*path, item.name))
+
+
+def read(structure: Any, path: Path) -> Any:
+    """The element that ``path`` leads to, or ``None`` where the structure has no such place."""
+    for key in path:
+        try:
+            indexed = isinstance(structure, (Mapping, tuple, list))
+            structure = structure[key] if indexed else getattr(structure, str(key))
+        except (KeyError, IndexError, AttributeError, TypeError):
+            return None
+    return structure
+
+
+def write(structure: Any, path: Path, value: Tensor) -> Any:
+    """A copy of the structure with ``value`` at ``path``; what lies beside the path is shared, not copied."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    inner = write(read(structure, (key,)), rest, value)
+    if isinstance(structure, tuple):
+        items = [inner if place == key else item for place, item in enumerate(structure)]
+        return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
+    changed = copy.copy(structure)
+    if isinstance(structure, (list, Mapping)):
+        changed[key] = inner
+    else:
+        object.__setattr__(changed, str(key), inner)
+    return changed
