@@ -1,0 +1,8 @@
+"""Datasets: embedded, local files, checked downloads. ``load_data("digits")`` is the door; ``lisse data`` lists all."""
+
+from lisse.data.augmentation import crop_flip
+from lisse.data.conversion import as_dataset
+from lisse.data.dataset import Batch, Dataset
+from lisse.data.sources import load_data
+
+__all__ = ["Batch", "Dataset", "as_dataset", "crop_flip", "load_data"]

@@ -1,0 +1,277 @@
+"""Dataset: samples in one order, held in memory, cut into batches: the one shape in which data travels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Consecutive samples: ``inputs`` (images as floats in [0, 1]), ``targets`` if any, ``start`` the first's index."""
+
+    inputs: Tensor | dict[str, Tensor]
+    targets: Tensor | None
+    start: int
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples in a fixed order.
+
+    Args:
+        name: what a report calls it.
+        inputs: one tensor, samples first (``[n, c, h, w]`` images, ``[n, d]`` vectors, ``[n, t]`` tokens), or a dict of
+            them by the model's keyword (``input_ids``, ``attention_mask``). Images that are bytes stay ``uint8``.
+        targets: labels or other targets, samples first. Integer labels are held as int64.
+        lengths: for text, the valid tokens of each sample ``[n]``: padding is not data.
+        partner: the other side of pairs: a Dataset of as many samples in the same order.
+        classes: the names of the labels 0, 1, …; then every label must be one of them.
+
+    The tensors are not copied: do not change them afterwards, ``fingerprint`` is computed once.
+    """
+
+    name: str
+    inputs: Tensor | dict[str, Tensor]
+    targets: Tensor | None = None
+    lengths: Tensor | None = None
+    partner: Dataset | None = None
+    classes: tuple[str, ...] | None = None
+    _digest: list[str] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check that everything speaks of the same samples."""
+        parts = _named(self.inputs)
+        count = len(next(iter(parts.values())))
+        for key, value in parts.items():
+            if len(value) != count:
+                raise ValueError(
+                    f"Dataset: inputs[{key!r}] must have as many samples as the others, got {len(value)} and {count}. "
+                    "Samples are the first axis of every tensor."
+                )
+        if count == 0:
+            raise ValueError(
+                f"Dataset: inputs must hold at least one sample, got none in {self.name!r}. Check the source."
+            )
+        if self.targets is not None:
+            targets = _tensor(self.targets, "targets")
+            _same_count(targets, count, "targets")
+            if targets.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32):
+                targets = targets.long()
+            object.__setattr__(self, "targets", targets)
+        if self.lengths is not None:
+            lengths = _tensor(self.lengths, "lengths").long()
+            _same_count(lengths, count, "lengths")
+            object.__setattr__(self, "lengths", lengths)
+            self._check_lengths(lengths, parts)
+        if self.partner is not None and len(self.partner) != count:
+            raise ValueError(
+                f"Dataset: partner must have {count} samples, one for each of {self.name!r}, got {len(self.partner)}. "
+                "Pairs are matched by position."
+            )
+        if self.classes is not None:
+            object.__setattr__(self, "classes", tuple(str(name) for name in self.classes))
+            self._check_labels()
+
+    def _check_lengths(self, lengths: Tensor, parts: Mapping[str, Tensor]) -> None:
+        if lengths.ndim != 1:
+            raise ValueError(
+                f"Dataset: lengths must be one number per sample, got shape {tuple(lengths.shape)}. "
+                "Give the count of valid tokens."
+            )
+        longest = min((value.shape[1] for value in parts.values() if value.ndim > 1), default=0)
+        low, high = int(lengths.min()), int(lengths.max())
+        if low < 1 or high > longest:
+            raise ValueError(
+                f"Dataset: lengths must lie in 1 … {longest} (the tokens of a sample), got {low} … {high}. "
+                "A sample without any token cannot be measured: remove it."
+            )
+
+    def _check_labels(self) -> None:
+        if self.targets is None:
+            return
+        names = self.classes or ()
+        if self.targets.is_floating_point() or self.targets.is_complex() or self.targets.dtype == torch.bool:
+            raise TypeError(
+                f"Dataset: targets must be integers when classes are given, got {self.targets.dtype}. "
+                "Labels count from 0; leave classes out for a regression."
+            )
+        wrong = (self.targets < 0) | (self.targets >= len(names))
+        if bool(wrong.any()):
+            where = tuple(int(i) for i in wrong.nonzero()[0])
+            raise ValueError(
+                f"Dataset: targets must lie in 0 … {len(names) - 1} ({len(names)} classes), "
+                f"got {int(self.targets[where])} at sample {where[0]} of {self.name!r}. Labels count from 0."
+            )
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return len(next(iter(_named(self.inputs).values())))
+
+    def __repr__(self) -> str:
+        shapes = {
+            key: (tuple(value.shape), str(value.dtype).removeprefix("torch."))
+            for key, value in _named(self.inputs).items()
+        }
+        inputs = shapes if isinstance(self.inputs, dict) else next(iter(shapes.values()))
+        more = [f"targets {tuple(self.targets.shape)}"] if self.targets is not None else []
+        more += [f"{len(self.classes)} classes"] if self.classes else []
+        more += ["lengths"] if self.lengths is not None else []
+        more += [f"partner {self.partner.name!r}"] if self.partner is not None else []
+        return f"Dataset({self.name!r}, {len(self)} samples, inputs {inputs}{''.join(', ' + m for m in more)})"
+
+    def batches(
+        self, size: int, start: int = 0, stop: int | None = None, *, device: str | torch.device | None = None
+    ) -> Iterator[Batch]:
+        """Samples ``start … stop - 1`` in order, ``size`` at a time (the last batch may be smaller).
+
+        Bytes become float32 in [0, 1] (``x / 255``) after they have travelled to ``device``; every other dtype passes
+        through. In a dict of inputs only uint8 tensors with at least three axes are images.
+        """
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"batches: size must be a positive integer, got {size!r}. 100 is a good start.")
+        last = len(self) if stop is None else stop
+        if not 0 <= start <= last <= len(self):
+            raise ValueError(
+                f"batches: start and stop must satisfy 0 <= start <= stop <= {len(self)}, got {start} and {stop}. "
+                f"{self.name!r} has {len(self)} samples."
+            )
+        return self._batches(size, start, last, device)
+
+    def _batches(self, size: int, start: int, stop: int, device: str | torch.device | None) -> Iterator[Batch]:
+        for begin in range(start, stop, size):
+            part = slice(begin, min(begin + size, stop))
+            inputs: Tensor | dict[str, Tensor]
+            if isinstance(self.inputs, dict):
+                inputs = {key: _floats(_move(value[part], device), axes=3) for key, value in self.inputs.items()}
+            else:
+                inputs = _floats(_move(self.inputs[part], device), axes=1)
+            targets = None if self.targets is None else _move(self.targets[part], device)
+            yield Batch(inputs, targets, begin)
+
+    def take(self, n: int) -> Dataset:
+        """The first ``n`` samples, in order (views, no copy)."""
+        self._count("take", n)
+        return self._each(lambda value: value[:n], self.partner and self.partner.take(n))
+
+    def subset(self, indices: Sequence[int] | Tensor) -> Dataset:
+        """The samples at ``indices``, in that order; an index may repeat."""
+        chosen = torch.as_tensor(indices)
+        if chosen.ndim != 1 or chosen.is_floating_point() or chosen.dtype == torch.bool or len(chosen) == 0:
+            raise ValueError(
+                f"subset: indices must be a non-empty list of integers, "
+                f"got {chosen.dtype} of shape {tuple(chosen.shape)}. "
+                "Turn a mask into indices with mask.nonzero().flatten()."
+            )
+        chosen = chosen.long().cpu()
+        if int(chosen.min()) < 0 or int(chosen.max()) >= len(self):
+            raise ValueError(
+                f"subset: indices must lie in 0 … {len(self) - 1}, got {int(chosen.min())} … {int(chosen.max())}. "
+                f"{self.name!r} has {len(self)} samples."
+            )
+        return self._each(lambda value: value[chosen.to(value.device)], self.partner and self.partner.subset(chosen))
+
+    def sample(self, n: int, seed: int) -> Dataset:
+        """``n`` different samples drawn with ``seed``, in the order drawn.
+
+        For one seed the draws are nested: ``sample(p, seed)`` is ``sample(q, seed).take(p)`` for p <= q, so that
+        training sets of growing size P (``[petrini2021]`` Fig. 3) only gain samples.
+        """
+        self._count("sample", n)
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        return self.subset(order[:n])
+
+    def to(self, device: str | torch.device) -> Dataset:
+        """The same data on ``device``, bytes still bytes: a whole CIFAR-10 is 150 MB there."""
+        moved = self._each(lambda value: value.to(device), self.partner and self.partner.to(device))
+        moved._digest.extend(self._digest)
+        return moved
+
+    def fingerprint(self) -> str:
+        """A digest of everything: dtype, shape and bytes of inputs, targets and lengths, class names, the partner.
+
+        Two datasets with the same fingerprint hold the same data; the name and the device do not matter.
+        """
+        if not self._digest:
+            digest = hashlib.blake2b(digest_size=16)
+            for key, value in [
+                *sorted(_named(self.inputs).items()),
+                ("/targets", self.targets),
+                ("/lengths", self.lengths),
+            ]:
+                if value is None:
+                    digest.update(f"{key}: none\n".encode())
+                    continue
+                digest.update(f"{key}: {value.dtype} {tuple(value.shape)}\n".encode())
+                _digest_tensor(digest, value)
+            digest.update(repr(self.classes).encode())
+            digest.update((self.partner.fingerprint() if self.partner is not None else "alone").encode())
+            self._digest.append(digest.hexdigest())
+        return self._digest[0]
+
+    def _each(self, change: Any, partner: Dataset | None) -> Dataset:
+        inputs = (
+            {k: change(v) for k, v in self.inputs.items()} if isinstance(self.inputs, dict) else change(self.inputs)
+        )
+        targets = None if self.targets is None else change(self.targets)
+        lengths = None if self.lengths is None else change(self.lengths)
+        return Dataset(self.name, inputs, targets, lengths, partner, self.classes)
+
+    def _count(self, function: str, n: int) -> None:
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= len(self):
+            raise ValueError(
+                f"{function}: n must be an integer in 1 … {len(self)}, got {n!r}. "
+                f"{self.name!r} has {len(self)} samples."
+            )
+
+
+def _named(inputs: Any) -> dict[str, Tensor]:
+    """The inputs as a dict, checked; a lone tensor is called ``inputs``."""
+    if isinstance(inputs, Tensor):
+        return {"inputs": _tensor(inputs, "inputs")}
+    if isinstance(inputs, dict) and inputs:
+        return {key: _tensor(value, f"inputs[{key!r}]") for key, value in inputs.items()}
+    got = "an empty dict" if isinstance(inputs, dict) else type(inputs).__name__
+    raise TypeError(
+        f"Dataset: inputs must be a tensor or a dict of tensors, got {got}. "
+        "lisse.data.as_dataset converts other things."
+    )
+
+
+def _tensor(value: Any, what: str) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"Dataset: {what} must be a tensor, got {type(value).__name__}. "
+            "lisse.data.as_dataset converts arrays and lists."
+        )
+    if value.ndim == 0:
+        raise ValueError(f"Dataset: {what} must have samples as its first axis, got a single number. Use x[None].")
+    return value
+
+
+def _same_count(value: Tensor, count: int, what: str) -> None:
+    if len(value) != count:
+        raise ValueError(
+            f"Dataset: {what} must have one entry per sample, got {len(value)} for {count} samples. "
+            "Check that both come from the same file or split."
+        )
+
+
+def _move(value: Tensor, device: str | torch.device | None) -> Tensor:
+    return value if device is None else value.to(device, non_blocking=True)
+
+
+def _floats(value: Tensor, *, axes: int) -> Tensor:
+    return value.float().div_(255) if value.dtype == torch.uint8 and value.ndim >= axes else value
+
+
+def _digest_tensor(digest: Any, value: Tensor, step: int = 1 << 24) -> None:
+    """Feed the bytes of a tensor, a slab of samples at a time so that little is copied."""
+    rows = max(1, step // max(1, value[:1].numel() * value.element_size()))
+    for begin in range(0, len(value), rows):
+        slab = value[begin : begin + rows].detach().cpu().contiguous()
+        digest.update(slab.reshape(-1).view(torch.uint8).numpy() if slab.numel() else b"")

@@ -1,0 +1,80 @@
+"""What data is available where, with checksums: the content of ``lisse data``."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lisse.data import cifar, mnist, places
+from lisse.data.download import CIFAR10, FASHION_MNIST, MNIST, Remote
+from lisse.data.images import FOLDERS as IMAGENET
+from lisse.data.sources import SOURCES
+
+PUBLISHED: dict[str, tuple[Remote, ...]] = {"mnist": MNIST, "fashion-mnist": FASHION_MNIST, "cifar10": CIFAR10}
+EMBEDDED = ("digits", "rings", "torus", "stripe", "sentences")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file on this machine. ``official``: its checksum is the published one (``None``: none is published)."""
+
+    path: str
+    bytes: int
+    sha256: str
+    official: bool | None
+
+
+@dataclass(frozen=True)
+class Available:
+    """One source: ``state`` is embedded, complete, partial, missing, or yours (you say where it is)."""
+
+    name: str
+    spec: str
+    about: str
+    state: str
+    place: str
+    files: tuple[File, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def inventory() -> list[Available]:
+    """Every source with what is on this machine."""
+    return [_available(name) for name in SOURCES]
+
+
+def _available(name: str) -> Available:
+    source = SOURCES[name]
+    if name in EMBEDDED:
+        return Available(name, source.spec, source.about, "embedded", "lisse", ())
+    if name == "imagenet":
+        folder = next(iter(places.candidates(IMAGENET)), None)
+        state = "complete" if folder else "missing"
+        return Available(name, source.spec, source.about, state, str(folder or ""), ())
+    if name not in PUBLISHED:
+        return Available(name, source.spec, source.about, "yours", "", ())
+    halves = [_found(name, split) for split in ("train", "test")]
+    paths = list(dict.fromkeys(path for half in halves for path in half))
+    state = "complete" if all(halves) else "partial" if any(halves) else "missing"
+    known = {remote.name: remote.sha256 for remote in PUBLISHED[name]}
+    files = []
+    for path in paths:
+        digest = sha256(path)
+        files.append(
+            File(str(path), path.stat().st_size, digest, digest == known[path.name] if path.name in known else None)
+        )
+    return Available(name, source.spec, source.about, state, str(paths[0].parent) if paths else "", tuple(files))
+
+
+def _found(name: str, split: str) -> list[Path]:
+    return cifar.find(split) if name == "cifar10" else mnist.find(name, split) or []

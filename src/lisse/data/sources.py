@@ -1,0 +1,260 @@
+"""load_data: a spec in words becomes a Dataset. Every source is listed in SOURCES or by its file ending."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote
+
+from lisse.data import arrays, cifar, embedded, generators, hub, images, mnist, places, text
+from lisse.data.conversion import as_dataset
+from lisse.data.dataset import Dataset
+from lisse.data.request import Request
+from lisse.progress import Listener
+
+
+class Source(NamedTuple):
+    """A kind of data: how to write it, what it is, the function that loads it."""
+
+    spec: str
+    about: str
+    load: Callable[..., Dataset]
+    takes: Literal["name", "argument"] = "name"
+
+
+def _rings(
+    request: Request, *, n: int = 200, noise: float = 0.001, noise_is: str = "variance", offset: float = 1.0
+) -> Dataset:
+    split, seed = request.one_of("rings", "train", "test"), request.seed or 0
+    return generators.rings(n, noise=noise, noise_is=typing.cast(Any, noise_is), offset=offset, split=split, seed=seed)
+
+
+def _torus(
+    request: Request,
+    *,
+    n: int = 1600,
+    sectors: int = 8,
+    noise: float = 0.001,
+    noise_is: str = "variance",
+    major: float = 2.0,
+    minor: float = 1.0,
+) -> Dataset:
+    return generators.torus(
+        n,
+        sectors=sectors,
+        noise=noise,
+        noise_is=typing.cast(Any, noise_is),
+        major=major,
+        minor=minor,
+        split=request.one_of("torus", "train", "test"),
+        seed=request.seed or 0,
+    )
+
+
+def _stripe(request: Request, *, n: int = 1024, d: int = 30) -> Dataset:
+    return generators.stripe(n, d=d, split=request.one_of("stripe", "train", "test"), seed=request.seed or 0)
+
+
+#: Everything that load_data knows by name. A source that takes an argument is written ``name:argument``.
+SOURCES: dict[str, Source] = {
+    "digits": Source("digits", "scikit-learn's 8 × 8 digits", embedded.digits),
+    "rings": Source("rings?n=200&noise=0.001", "two linked circles in space", _rings),
+    "torus": Source("torus?n=1600&sectors=8", "a torus with nested labels", _torus),
+    "stripe": Source("stripe?n=1024&d=30", "the stripe model: Gaussian points, one informative direction", _stripe),
+    "sentences": Source("sentences?n=200", "made-up masked sentences, paired with their negations", embedded.sentences),
+    "mnist": Source("mnist", "handwritten digits, 28 × 28", mnist.mnist),
+    "fashion-mnist": Source("fashion-mnist", "pieces of clothing, 28 × 28", mnist.fashion_mnist),
+    "cifar10": Source("cifar10", "ten classes of photographs, 32 × 32", cifar.cifar10),
+    "imagenet": Source("imagenet?size=224", "ImageNet, from your own folder", images.imagenet),
+    "folder": Source("folder:DIR?size=64", "a folder of images, one folder per class", images.folder, "argument"),
+    "npz": Source("npz:FILE", "arrays in a NumPy .npz file (or just FILE.npz)", arrays.npz, "argument"),
+    "text": Source("text:FILE?tokenizer=words", "a text a line, or .jsonl / .tsv pairs", text.text, "argument"),
+    "hfdata": Source("hfdata:NAME", "any Hugging Face data set (extra: datasets)", hub.hub, "argument"),
+}
+#: Files that can be given without a prefix.
+ENDINGS = {".npz": "npz", ".txt": "text", ".jsonl": "text", ".ndjson": "text", ".tsv": "text"}
+
+_FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def load_data(
+    spec: str,
+    *,
+    split: str = "test",
+    limit: int | None = None,
+    seed: int | None = 0,
+    tokenizer: Any = None,
+    progress: Listener | None = None,
+) -> Dataset:
+    """The data that ``spec`` names.
+
+    Args:
+        spec: ``NAME``, ``NAME:ARGUMENT``, a file or folder, or ``package.module:factory``, each with
+            ``?option=value&…``: ``digits``, ``rings?n=200&noise=0.001``, ``torus``, ``stripe``, ``sentences``,
+            ``mnist``, ``fashion-mnist``, ``cifar10``, ``imagenet``, ``folder:DIR``, ``FILE.npz``,
+            ``text:FILE?tokenizer=…``, ``PAIRS.jsonl``, ``hfdata:NAME``. ``lisse data`` lists them.
+        split: ``"train"`` or ``"test"`` (some sources know more).
+        limit: at most so many samples: a random subset drawn with ``seed``, the same for the same seed and nested for
+            growing limits; with ``seed=None`` the first ones in file order. A limit that is not below the number of
+            samples changes nothing, neither samples nor order.
+        seed: also the seed of the generators (rings, torus, stripe, sentences), where ``None`` means 0.
+        tokenizer: for text: ``"words"``, ``"bytes"``, the name of one of transformers', the tokenizer itself (a
+            model's own), or a function from text to ids. An option ``?tokenizer=`` goes first.
+        progress: hears of downloads.
+
+    Real data is looked for in the folder ``LISSE_DATA``, then in the user's cache (``LISSE_CACHE``), then in
+    ``/usr/share/datasets``. The network is only used when asked: ``?download=true`` or ``LISSE_DOWNLOAD=1``.
+    """
+    if not isinstance(spec, str) or not spec.strip():
+        raise TypeError(
+            f"load_data: spec must be a string such as 'digits', got {spec!r}. as_dataset takes Python objects."
+        )
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ValueError(
+            f"load_data: limit must be a positive integer or None, got {limit!r}. Leave it out to take all."
+        )
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"load_data: seed must be an integer or None, got {seed!r}. None takes the first samples.")
+    request = Request(split, limit, seed, tokenizer, progress)
+    head, options = _parsed(spec.strip())
+    name, colon, argument = head.partition(":")
+    file = places.resolve(head)
+    if head in SOURCES and SOURCES[head].takes == "name":
+        data = SOURCES[head].load(request, **_typed(head, SOURCES[head].load, options))
+    elif name in SOURCES and SOURCES[name].takes == "argument" and (colon or not file.exists()):
+        if not argument:
+            raise ValueError(
+                f"load_data: {name!r} must be followed by what to load, got {spec!r}. Write {SOURCES[name].spec}."
+            )
+        data = SOURCES[name].load(request, argument, **_typed(name, SOURCES[name].load, options))
+    elif _FACTORY.fullmatch(head) and not file.exists():
+        data = _made(head, options, request)
+    elif kind := _ending(head):
+        data = SOURCES[kind].load(request, head, **_typed(kind, SOURCES[kind].load, options))
+    elif file.is_dir():
+        data = images.folder(request, head, **_typed("folder", images.folder, options))
+    else:
+        raise _unknown(spec, head)
+    return request.cut(data)
+
+
+def _ending(head: str) -> str | None:
+    suffixes = [suffix for suffix in Path(head).suffixes if suffix not in (".gz", ".xz")]
+    return ENDINGS.get(suffixes[-1]) if suffixes else None
+
+
+def _parsed(spec: str) -> tuple[str, dict[str, str]]:
+    """The part before ``?`` and the options after it."""
+    head, mark, query = spec.partition("?")
+    if not mark:
+        return head, {}
+    pairs = [part.partition("=") for part in query.split("&") if part]
+    if not all(key and equals for key, equals, _ in pairs):
+        raise ValueError(
+            f"load_data: options must be written ?name=value&name=value, got {query!r} in {spec!r}. Correct it."
+        )
+    options = {unquote(key): unquote(value) for key, _, value in pairs}
+    if len(options) < len(pairs):
+        raise ValueError(f"load_data: every option must be given once, got {query!r}. Remove the repetition.")
+    return head, options
+
+
+def _typed(name: str, load: Callable[..., Dataset], options: dict[str, str]) -> dict[str, Any]:
+    """The options as the loader's keyword arguments, each in its type."""
+    hints = typing.get_type_hints(load)
+    known = {k: hints[k] for k, p in inspect.signature(load).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    made: dict[str, Any] = {}
+    for option, value in options.items():
+        if option not in known:
+            near = difflib.get_close_matches(option, known, 1)
+            ask = f" Did you mean {near[0]!r}?" if near else ""
+            have = ", ".join(known) or "none"
+            raise ValueError(f"load_data: the options of {name!r} must be among: {have}, got {option!r}.{ask}")
+        made[option] = _value(name, option, value, known[option])
+    return made
+
+
+def _value(name: str, option: str, value: str, kind: Any) -> Any:
+    truths = {"true": True, "1": True, "yes": True, "": True, "false": False, "0": False, "no": False}
+    try:
+        if kind is bool:
+            return truths[value.lower()]
+        return kind(value) if kind in (int, float) else value
+    except (ValueError, KeyError):
+        what = {bool: "true or false", int: "an integer", float: "a number"}[kind]
+        raise ValueError(
+            f"load_data: option {option} of {name!r} must be {what}, got {value!r}. See `lisse data`."
+        ) from None
+
+
+def _made(head: str, options: dict[str, str], request: Request) -> Dataset:
+    """What a person's own factory returns, as a Dataset; this runs their code."""
+    module_name, _, attribute = head.partition(":")
+    here = str(Path.cwd())
+    added = here not in sys.path and "" not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and not (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise
+        near = difflib.get_close_matches(module_name, SOURCES, 1)
+        raise ValueError(
+            f"load_data: {head!r} must name a module that can be imported, got no module {error.name!r}. "
+            + (f"Did you mean {near[0]!r}?" if near else "Check the spelling, or run where the module is.")
+        ) from error
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+    factory = getattr(module, attribute, None)
+    if factory is None:
+        raise ValueError(
+            f"load_data: {module_name!r} must have {attribute!r}, got a module without it. Check the name."
+        )
+    if not callable(factory):
+        return as_dataset(factory, name=attribute, limit=request.limit if request.seed is None else None)
+    keywords: dict[str, Any] = {name: _guessed(value) for name, value in options.items()}
+    asked = inspect.signature(factory).parameters
+    for name, value in (("split", request.split), ("seed", request.seed), ("tokenizer", request.tokenizer)):
+        if name in asked and name not in keywords and value is not None:
+            keywords[name] = value
+    try:
+        inspect.signature(factory).bind(**keywords)
+    except TypeError as error:
+        raise ValueError(
+            f"load_data: the options of {head!r} must be arguments of the factory, got an error: {error}."
+        ) from error
+    made = factory(**keywords)
+    label = None if isinstance(made, Dataset) else attribute
+    return as_dataset(made, name=label, limit=request.limit if request.seed is None else None)
+
+
+def _guessed(value: str) -> bool | int | float | str:
+    """An option of a person's factory: true and false, integers and numbers as such, else text."""
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _unknown(spec: str, head: str) -> ValueError:
+    names = [*SOURCES]
+    near = difflib.get_close_matches(head.partition(":")[0].lower(), names, 3, 0.5)
+    ask = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    have = ", ".join(source.spec.partition("?")[0] for source in SOURCES.values())
+    return ValueError(
+        f"load_data: spec must be one of {have}, a file (.npz, .txt, .jsonl, .tsv), a folder of images or "
+        f"package.module:factory, got {spec!r}.{ask or ' Check the spelling and the path.'}"
+    )

@@ -1,0 +1,199 @@
+"""Text: files with one text a line, and pair files (jsonl, tsv) whose second side becomes the partner."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from lisse.data.bounded import read_all
+from lisse.data.dataset import Dataset
+from lisse.data.places import resolve
+from lisse.data.request import Request
+from lisse.data.tokens import encoded
+
+#: Columns that are known to be the two sides of a pair.
+PAIRS = (
+    ("masked_sentence", "masked_negation"),
+    ("context_aff", "context_neg"),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("text1", "text2"),
+    ("first", "second"),
+    ("text", "pair"),
+    ("a", "b"),
+)
+ALONE = ("text", "sentence", "content")
+
+
+class Table(NamedTuple):
+    """Rows of named values, and the line each came from."""
+
+    rows: list[dict[str, Any]]
+    lines: list[int]
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """A text file, plain, .gz or .xz."""
+    content = read_all("load_data", path)
+    try:
+        return content.decode("utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding)
+    except LookupError as error:
+        raise ValueError(
+            f"load_data: encoding must be one that Python knows, got {encoding!r}. Try utf-8 or latin-1."
+        ) from error
+    except UnicodeError as error:
+        where = content[: getattr(error, "start", 0)].count(b"\n") + 1
+        raise ValueError(
+            f"load_data: {path} must be text in {encoding}, got other bytes in line {where}. "
+            "Name its encoding, for example ?encoding=latin-1."
+        ) from error
+
+
+def text(
+    request: Request,
+    path: str,
+    *,
+    tokenizer: str = "",
+    length: int = 128,
+    vocabulary: int = 30522,
+    encoding: str = "utf-8",
+    first: str = "",
+    second: str = "",
+    label: str = "",
+) -> Dataset:
+    """A text file: one text a line (empty lines are skipped), or a .jsonl or .tsv file of texts or pairs.
+
+    In a pair file ``first`` and ``second`` name the columns (the usual names are found without), and ``label`` a column
+    of targets. Every side is tokenized, padded on the right and carries its mask; see :func:`lisse.data.tokens.encoded`
+    for ``tokenizer``, ``length`` and ``vocabulary``. Splits are not known: a file is one split.
+    """
+    file = resolve(path)
+    kind = next((s for s in reversed(file.suffixes) if s not in (".gz", ".xz")), "")
+    content = read_text(file, encoding)
+    name = file.name.split(".")[0]
+    if kind in (".jsonl", ".ndjson", ".tsv"):
+        table = _jsonl(content, file) if kind != ".tsv" else _tsv(content, file)
+        sides = _sides(table, file, first, second)
+    else:
+        if first or second or label:
+            raise ValueError(
+                f"load_data: first, second and label must name columns of a .jsonl or .tsv file, got {file.name}. "
+                "Leave them out."
+            )
+        lines = [(number, line.strip()) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
+        table = Table([{"text": line} for _, line in lines], [number for number, _ in lines])
+        sides = ("text", "")
+    if not table.rows:
+        raise ValueError(f"load_data: {file} must hold at least one text, got an empty file. Check the path.")
+    targets, classes = _targets(table, label, file)
+    chosen = request.choose(len(table.rows))
+    order = range(len(table.rows)) if chosen is None else chosen.tolist()
+    rows = [table.rows[index] for index in order]
+    numbers = [table.lines[index] for index in order]
+    encode = partial(encoded, tokenizer=tokenizer or request.tokenizer or "words", length=length, vocabulary=vocabulary)
+    partner = encode(f"{name}: {sides[1]}", _column(rows, numbers, sides[1], file)) if sides[1] else None
+    picked = None if targets is None else targets[torch.tensor(list(order))]
+    return encode(name, _column(rows, numbers, sides[0], file), targets=picked, classes=classes, partner=partner)
+
+
+def _jsonl(content: str, file: Path) -> Table:
+    rows, numbers = [], []
+    for number, line in enumerate(content.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"load_data: {file} must hold a JSON object in each line, got an error in line {number}: {error}. "
+                "Correct or remove it."
+            ) from error
+        if not isinstance(row, dict):
+            raise ValueError(
+                f"load_data: {file} must hold a JSON object in each line, got {type(row).__name__} in line {number}. "
+                "Correct or remove it."
+            )
+        rows.append(row)
+        numbers.append(number)
+    return Table(rows, numbers)
+
+
+def _tsv(content: str, file: Path) -> Table:
+    """Tab-separated; the first line is a header if it names known columns, else the columns are first, second, …"""
+    try:
+        lines = [
+            (number, row)
+            for number, row in enumerate(csv.reader(io.StringIO(content), delimiter="\t", quoting=csv.QUOTE_NONE), 1)
+            if any(cell.strip() for cell in row)
+        ]
+    except csv.Error as error:
+        raise ValueError(f"load_data: {file} must be tab-separated text, got {error}. Check the file.") from error
+    if not lines:
+        return Table([], [])
+    known = {name for pair in PAIRS for name in pair} | {*ALONE, "label", "item", "id"}
+    top = [cell.strip() for cell in lines[0][1]]
+    header = top if known & set(top) and len(set(top)) == len(top) else None
+    names = header or ["first", "second", *(f"column{k}" for k in range(3, len(top) + 1))][: max(1, len(top))]
+    for number, row in lines:
+        if len(row) != len(top):
+            raise ValueError(
+                f"load_data: {file} must have {len(top)} columns in every line, got {len(row)} in line {number}. "
+                "Check its tabs."
+            )
+    body = lines[1:] if header else lines
+    return Table([dict(zip(names, row, strict=True)) for _, row in body], [number for number, _ in body])
+
+
+def _sides(table: Table, file: Path, first: str, second: str) -> tuple[str, str]:
+    """The columns of the two sides; the second is empty for texts alone."""
+    have = list(table.rows[0]) if table.rows else []
+    for name in filter(None, (first, second)):
+        if table.rows and name not in have:
+            raise ValueError(
+                f"load_data: {file} must have a column {name!r}, got {', '.join(map(repr, have))}. Name one of these."
+            )
+    if first:
+        return first, second
+    found = next(((a, b) for a, b in PAIRS if a in have and b in have), None)
+    if found:
+        return found
+    alone = next((name for name in (*ALONE, "first") if name in have), None)
+    if alone or not have:
+        return alone or "text", second
+    raise ValueError(
+        f"load_data: {file} must say which columns are texts, got {', '.join(map(repr, have))}. "
+        "Give ?first=NAME&second=NAME."
+    )
+
+
+def _column(rows: list[dict[str, Any]], numbers: list[int], name: str, file: Path) -> list[str]:
+    for row, number in zip(rows, numbers, strict=True):
+        if not isinstance(row.get(name), str) or not row[name].strip():
+            raise ValueError(
+                f"load_data: {file} must have a text {name!r} in line {number}, got {row.get(name)!r}. "
+                "Correct or remove it."
+            )
+    return [row[name] for row in rows]
+
+
+def _targets(table: Table, label: str, file: Path) -> tuple[torch.Tensor | None, tuple[str, ...] | None]:
+    """Labels from a column: numbers as they are, words as classes in alphabetical order."""
+    if not label:
+        return None, None
+    values = [row.get(label) for row in table.rows]
+    if any(value is None for value in values):
+        line = table.lines[values.index(None)]
+        raise ValueError(f"load_data: {file} must have a {label!r} in every line, got none in line {line}. Add it.")
+    try:
+        return torch.tensor([int(str(value)) for value in values]), None
+    except (ValueError, RuntimeError):
+        names = tuple(sorted({str(value) for value in values}))
+        places = {name: index for index, name in enumerate(names)}
+        return torch.tensor([places[str(value)] for value in values]), names

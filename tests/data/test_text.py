@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lisse.data import load_data
+from lisse.data.tokens import END, MASK, START, byte_ids, encoded, word_ids
+
+
+@given(st.text())
+def test_bytes_can_be_read_back(text):
+    ids = byte_ids(text)
+    assert ids[0] == START
+    assert ids[-1] == END
+    assert bytes(i - 5 for i in ids[1:-1]).decode("utf-8", "surrogatepass") == text
+
+
+@given(st.text(), st.integers(6, 1000))
+def test_words_are_ids_of_the_vocabulary(text, vocabulary):
+    ids = word_ids(text, vocabulary)
+    assert ids[0] == START
+    assert ids[-1] == END
+    assert all(0 <= i < vocabulary for i in ids)
+
+
+def test_words_are_stable_and_split_signs():
+    ids = word_ids("A cat, a [MASK].")
+    assert len(ids) == 2 + 6
+    assert ids[1] == ids[4] != ids[2]
+    assert ids[5] == MASK
+    assert word_ids("cat")[1] == 2319, "the same on every machine and in every version"
+    assert all(5 <= word_ids("cat", v)[1] < v for v in (6, 10, 100))
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return str(path)
+
+
+def test_text_file_is_padded_with_masks(tmp_path):
+    spec = write(tmp_path / "some.txt", "One two three.\n\n  Four.  \nfive six\n")
+    data = load_data(f"text:{spec}")
+    assert data.name == "some"
+    assert data.lengths.tolist() == [6, 4, 4]
+    assert data.inputs["input_ids"].shape == (3, 6)
+    assert data.inputs["attention_mask"].tolist() == [[1] * 6, [1] * 4 + [0] * 2, [1] * 4 + [0] * 2]
+    assert bool((data.inputs["input_ids"][data.inputs["attention_mask"] == 0] == 0).all())
+    assert load_data(spec).fingerprint() == data.fingerprint()
+    assert load_data(f"{spec}?tokenizer=bytes").lengths.tolist() == [16, 7, 10]
+    short = load_data(f"{spec}?length=4")
+    assert short.inputs["input_ids"].shape == (3, 4)
+    assert short.inputs["input_ids"][0, -1] == END
+    assert load_data(spec, limit=2, seed=None).lengths.tolist() == [6, 4]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_packed(tmp_path, pack):
+    plain = write(tmp_path / "a.txt", "one\ntwo three\n")
+    (tmp_path / "b.txt.gz").write_bytes(pack(b"one\ntwo three\n"))
+    assert load_data(f"{tmp_path}/b.txt.gz").fingerprint() == load_data(plain).fingerprint()
+    (tmp_path / "b.txt.gz").write_bytes(pack(b"one\ntwo three\n" * 50)[:-8])
+    with pytest.raises(ValueError, match=r"b.txt.gz must be a complete file"):
+        load_data(f"{tmp_path}/b.txt.gz")
+    (tmp_path / "b.txt.gz").write_bytes(pack(bytes(80 << 20)))
+    with pytest.raises(ValueError, match=r"b.txt.gz must not unpack to more than"):
+        load_data(f"{tmp_path}/b.txt.gz")
+
+
+def test_pairs_jsonl(tmp_path):
+    rows = [
+        {"masked_sentence": "A dog is a [MASK].", "masked_negation": "A dog is not a [MASK].", "kind": "b"},
+        {"masked_sentence": "A cat is a [MASK].", "masked_negation": "A cat is not a [MASK].", "kind": "a"},
+    ]
+    spec = write(tmp_path / "pairs.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")
+    data = load_data(f"{spec}?label=kind")
+    assert data.lengths.tolist() == [8, 8]
+    assert data.partner.lengths.tolist() == [9, 9]
+    assert data.classes == ("a", "b")
+    assert data.targets.tolist() == [1, 0]
+    assert torch.equal(data.inputs["input_ids"][:, :4], data.partner.inputs["input_ids"][:, :4])
+    swapped = load_data(f"{spec}?first=masked_negation&second=masked_sentence")
+    assert swapped.lengths.tolist() == [9, 9]
+    chosen = load_data(f"{spec}?label=kind", limit=1, seed=1)
+    assert chosen.fingerprint() != data.fingerprint()
+    assert int(chosen.inputs["input_ids"][0, 2]) == word_ids("dog" if int(chosen.targets) == 1 else "cat")[1]
+    assert int(chosen.partner.inputs["input_ids"][0, 2]) == int(chosen.inputs["input_ids"][0, 2])
+
+
+def test_pairs_tsv(tmp_path):
+    plain = load_data(write(tmp_path / "a.tsv", "one two\tthree\nfour\tfive six\n"))
+    assert plain.lengths.tolist() == [4, 3]
+    assert plain.partner.lengths.tolist() == [3, 4]
+    headed = load_data(
+        write(tmp_path / "b.tsv", "item\tsentence1\tsentence2\n0\tone two\tthree\n1\tfour\tfive six\n") + "?label=item"
+    )
+    assert headed.lengths.tolist() == [4, 3]
+    assert headed.partner.lengths.tolist() == [3, 4]
+    assert headed.targets.tolist() == [0, 1]
+
+
+def test_tokenizers_given_as_objects(tmp_path):
+    spec = write(tmp_path / "a.txt", "abc\nde\n")
+    data = load_data(spec, tokenizer=lambda text: [ord(c) for c in text])
+    assert data.inputs["input_ids"].tolist() == [[97, 98, 99], [100, 101, 0]]
+
+    class Speaks:
+        model_input_names = ("input_ids",)
+        pad_token_id = 9
+
+        def __call__(self, texts, truncation, max_length):
+            return {"input_ids": [[7] * min(len(text), max_length) for text in texts]}
+
+    assert load_data(spec, tokenizer=Speaks()).inputs["input_ids"].tolist() == [[7, 7, 7], [7, 7, 9]]
+    with pytest.raises(TypeError, match="tokenizer must be 'words', 'bytes', a name, a function"):
+        load_data(spec, tokenizer=3)
+
+
+def test_pretrained_tokenizer_from_a_folder(tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "tok").mkdir()
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "one": 5, "two": 6}
+    vocab = tmp_path / "tok" / "vocab.txt"
+    vocab.write_text("\n".join(vocabulary) + "\n")
+    transformers.BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "tok")
+    spec = write(tmp_path / "a.txt", "one two\none\n")
+    data = load_data(f"text:{spec}?tokenizer={tmp_path}/tok")
+    assert data.inputs["input_ids"].tolist() == [[2, 5, 6, 3], [2, 5, 3, 0]]
+    asked = []
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *address, **_: asked.append(address) or [])
+    with pytest.raises(ValueError, match=r"a name in the Hugging Face cache, got 'no/such'.*LISSE_DOWNLOAD"):
+        load_data(f"text:{spec}?tokenizer=no/such")
+    assert asked == []
+
+
+def test_synthetic_sentences_are_pairs_that_differ_by_not():
+    data = load_data("sentences?n=60&length=200", tokenizer=lambda text: [ord(c) for c in text])
+    for row, other, length in zip(
+        data.inputs["input_ids"], data.partner.inputs["input_ids"], data.lengths, strict=True
+    ):
+        text = "".join(chr(c) for c in row[:length])
+        negated = "".join(chr(c) for c in other if c)
+        assert text.endswith("[MASK].")
+        assert negated == text.replace(" is ", " is not ", 1)
+    assert len(data.classes) == 6
+    assert torch.equal(load_data("sentences").partner.lengths, load_data("sentences").lengths + 1)
+    assert load_data("sentences?vocabulary=50").inputs["input_ids"].max() < 50
+    assert load_data("sentences?length=6").inputs["input_ids"].shape[1] == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "query", "match"),
+    [
+        ("a.txt", b"\n \n", "", "a.txt must hold at least one text, got an empty file"),
+        ("a.txt", b"good\ncaf\xe9 \n", "", "a.txt must be text in utf-8, got other bytes in line 2.*encoding=latin-1"),
+        ("a.txt", b"x", "?encoding=klingon", "encoding must be one that Python knows, got 'klingon'"),
+        ("a.txt", b"x", "?length=1", "length must be at least 2 tokens, got 1"),
+        ("a.txt", b"x", "?vocabulary=5", "vocabulary must be at least 6, got 5"),
+        ("a.txt", b"x", "?first=b", "must name columns of a .jsonl or .tsv file"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "", "JSON object in each line, got an error in line 2"),
+        ("a.jsonl", b"[1]\n", "", "got list in line 1"),
+        ("a.jsonl", b"[" * 100_000, "", "got an error in line 1"),
+        ("a.jsonl", b'{"p": "x", "q": "y"}\n', "", "must say which columns are texts, got 'p', 'q'"),
+        ("a.jsonl", b'{"p": "x"}\n', "?first=z", "must have a column 'z', got 'p'"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": 3}\n', "", "must have a text 'text' in line 2, got 3"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": " "}\n', "", "must have a text 'text' in line 2, got ' '"),
+        ("a.jsonl", b'{"text": "x"}\n', "?label=y", "must have a 'y' in every line, got none in line 1"),
+        ("a.jsonl", b"", "", "must hold at least one text"),
+        ("a.tsv", b"a\tb\nc\n", "", "must have 2 columns in every line, got 1 in line 2"),
+        ("a.tsv", b"", "", "must hold at least one text"),
+        ("a.tsv", b"x" * 200_000 + b"\ty\n", "", "tab-separated text, got field larger"),
+    ],
+)
+def test_bad_files(tmp_path, name, content, query, match):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=match):
+        load_data(f"{tmp_path}/{name}{query}")
+
+
+def test_latin_1_and_byte_order_marks(tmp_path):
+    path = write(tmp_path / "a.txt", "café\n", "latin-1")
+    wanted = load_data(write(tmp_path / "b.txt", "café\n")).fingerprint()
+    assert load_data(f"{path}?encoding=latin-1").fingerprint() == wanted
+    assert load_data(write(tmp_path / "c.txt", "café\n", "utf-8-sig")).fingerprint() == wanted
+
+
+def test_a_tokenizer_that_gives_nothing():
+    with pytest.raises(ValueError, match=r"every text must have a token, got none for 'b' .text 1."):
+        encoded("x", ["a", "b"], lambda text: [1] if text == "a" else [])
+
+
+@given(content=st.binary(max_size=60), ending=st.sampled_from(["txt", "jsonl", "tsv", "txt.gz"]))
+def test_fuzz(content, ending, tmp_path_factory):
+    path = tmp_path_factory.mktemp("fuzz") / f"x.{ending}"
+    path.write_bytes(content)
+    try:
+        load_data(str(path))
+    except ValueError as error:
+        assert str(path) in str(error)  # noqa: PT017
