@@ -1,0 +1,180 @@
+"""What a model is, said out loud: :class:`ModelCard`, and :class:`Normalised`, which normalises images inside.
+
+Preprocessing travels with the model. An image model of lisse takes floats in [0, 1] and nothing else; the mean and
+the standard deviation that its weights were trained with are part of the module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+Kind = Literal["image", "text", "plain"]
+
+# Channel means and standard deviations by name, for [0, 1] images.
+STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "mnist": ((0.1307,), (0.3081,)),
+}
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What travels with a model as ``model.lisse``.
+
+    ``input_size`` is (c, h, w) for images, (d,) for vectors, ``None`` where any size goes or the input is text;
+    ``mean`` and ``std`` are those subtracted and divided by inside (``None``: the input is taken as it is).
+    ``spec`` is what :func:`lisse.load_model` was called with, ``architecture`` the spec that builds the same network
+    without its weights (empty where a module was declared by hand).
+    """
+
+    name: str
+    kind: Kind
+    spec: str = ""
+    architecture: str = ""
+    input_size: tuple[int, ...] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    classes: int | None = None
+    tokenizer: Any = None
+
+
+class Normalised(nn.Module):
+    """``network((images - mean) / std)`` for float images in [0, 1]; the network is the child ``network``.
+
+    ``mean`` and ``std`` are buffers, so that they follow the device and the precision, but not persistent: they
+    belong to the declaration, not to the trained weights. ``state_dict`` then holds the weights alone, weights of
+    others load without inventing entries, and a lisse checkpoint stores the declaration beside them.
+
+    A transformers output is unwrapped to its ``logits`` (or last hidden state), so that every image model gives a
+    tensor.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.channels = len(mean)
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.get_default_dtype()).view(-1, 1, 1), False)
+        self.register_buffer("std", torch.tensor(std, dtype=torch.get_default_dtype()).view(-1, 1, 1), False)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """``images`` [n, c, h, w], floats in [0, 1], to the network's output."""
+        if not images.is_floating_point():
+            raise TypeError(
+                f"Normalised: images must be floats in [0, 1], got {images.dtype}. Divide uint8 images by 255."
+            )
+        # A single-channel image would broadcast against three means without a word.
+        if images.dim() != 4 or images.shape[1] != self.channels:
+            raise ValueError(
+                f"Normalised: images must have shape [n, {self.channels}, h, w], got {list(images.shape)}. "
+                f"This model takes {self.channels} channel{'s' if self.channels > 1 else ''}."
+            )
+        output = self.network((images - self.mean) / self.std)
+        if isinstance(output, torch.Tensor) or not hasattr(output, "keys"):
+            return output
+        return output[next((key for key in ("logits", "last_hidden_state") if key in output), next(iter(output)))]
+
+
+def statistics(
+    mean: Any, std: Any, channels: int, *, function: str = "load_model"
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation from what a person may write: numbers, one number for all channels, or a name.
+
+    Names are those of :data:`STATISTICS`, and ``none`` for (0, 1). A name given for the mean alone means both.
+    """
+    if isinstance(mean, str) and std is None:
+        std = mean
+    if mean is None and std is None:
+        return (0.0,) * channels, (1.0,) * channels
+    if mean is None or std is None:
+        missing, given = ("std", "mean") if std is None else ("mean", "std")
+        raise ValueError(
+            f"{function}: mean and std must be given together, got only {given}. Add {missing}=…, or name one of "
+            f"{', '.join(STATISTICS)}."
+        )
+    pair = []
+    for position, (which, value) in enumerate((("mean", mean), ("std", std))):
+        if isinstance(value, str):
+            if value not in STATISTICS:
+                raise ValueError(
+                    f"{function}: {which} must be numbers or one of {', '.join(STATISTICS)}, none, got {value!r}. "
+                    f"Write {which}=0.5,0.5,0.5."
+                )
+            value = STATISTICS[value][position]
+            if len(value) == 3 and channels == 1:
+                # Grey value of the three: only sensible where a grey image stands in for a coloured one.
+                raise ValueError(
+                    f"{function}: {which} must have one value per channel (1), got the three of a name. "
+                    f"Write {which}=mnist or a number."
+                )
+        values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+        if len(values) == 1:
+            values *= channels
+        if len(values) != channels or not all(
+            isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values
+        ):
+            raise ValueError(
+                f"{function}: {which} must be one finite number per channel ({channels}), got {value!r}. "
+                f"Write {which}={','.join(['0.5'] * channels)}."
+            )
+        pair.append(tuple(float(v) for v in values))
+    if min(pair[1]) <= 0:
+        raise ValueError(f"{function}: std must be positive, got {pair[1]}. Images are divided by it.")
+    return pair[0], pair[1]
+
+
+def declare(
+    module: nn.Module,
+    *,
+    input_size: tuple[int, ...] | None = None,
+    mean: Sequence[float] | float | str | None = None,
+    std: Sequence[float] | float | str | None = None,
+    kind: Kind = "image",
+    name: str | None = None,
+    classes: int | None = None,
+    tokenizer: Any = None,
+) -> nn.Module:
+    """Say what a plain ``nn.Module`` takes, so that lisse can use it: the module, with a :class:`ModelCard`.
+
+    With ``kind="image"`` the result takes [0, 1] images and normalises them with ``mean`` and ``std`` (numbers, or a
+    name such as ``"imagenet"``; left out: the module already takes [0, 1]); ``input_size`` is then (c, h, w).
+    Otherwise the module itself comes back with its card.
+
+    >>> model = declare(my_network, input_size=(3, 32, 32), mean="cifar10")  # doctest: +SKIP
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"declare: module must be an nn.Module, got {type(module).__name__}. Build the network first.")
+    if kind not in ("image", "text", "plain"):
+        raise ValueError(f"declare: kind must be image, text or plain, got {kind!r}. Images are normalised inside.")
+    if input_size is not None and not all(isinstance(side, int) and side > 0 for side in input_size):
+        raise ValueError(f"declare: input_size must be positive integers, got {input_size}. Write (3, 32, 32).")
+    title = name or type(module).__name__
+    result = module
+    means: tuple[float, ...] | None = None
+    stds: tuple[float, ...] | None = None
+    if kind == "image":
+        if input_size is None or len(input_size) != 3:
+            raise ValueError(
+                f"declare: input_size must be (channels, height, width) for images, got {input_size}. "
+                "Write input_size=(3, 32, 32)."
+            )
+        means, stds = statistics(mean, std, input_size[0], function="declare")
+        result = Normalised(module, means, stds)
+        result.train(module.training)
+    elif mean is not None or std is not None:
+        raise ValueError(f"declare: mean and std must be left out for kind={kind!r}, got {mean}, {std}. Drop them.")
+    card = ModelCard(
+        name=title, kind=kind, input_size=input_size, mean=means, std=stds, classes=classes,
+        tokenizer=tokenizer,
+    )  # fmt: skip
+    result.lisse = card  # type: ignore[assignment]
+    return result

@@ -1,0 +1,113 @@
+"""Model specs: ``zoo:resnet20?weights=FILE&classes=10`` taken apart, and every value given its type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+HUBS = ("zoo", "hf", "timm", "torchvision")
+CHECKPOINT = ".safetensors"
+
+KINDS = (
+    "zoo:NAME, hf:DIRECTORY_OR_REPOSITORY, timm:NAME, torchvision:NAME, package.module:factory, "
+    "or the path of a lisse checkpoint (.safetensors)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A spec taken apart: where the model comes from (``hub``), which one (``name``), and its options.
+
+    ``hub`` is one of ``zoo``, ``hf``, ``timm``, ``torchvision``, ``factory``, ``checkpoint``.
+    """
+
+    hub: str
+    name: str
+    options: Mapping[str, Any]
+
+    def without(self, *names: str) -> str:
+        """The spec as text again, less some options."""
+        name = _text(self.name)
+        start = name if self.hub in ("factory", "checkpoint") else f"{self.hub}:{name}"
+        kept = [f"{key}={_text(value)}" for key, value in self.options.items() if key not in names]
+        return start + ("?" + "&".join(kept) if kept else "")
+
+
+def parse(spec: str) -> Spec:
+    """Take a spec apart.
+
+    After ``?``, options are ``key=value`` joined by ``&``; %-escapes are decoded (write ``%26`` for ``&``, ``%3F`` for
+    ``?``, ``%25`` for ``%``). Values are read as integer, number, ``true``/``false``, ``none``, a comma-separated tuple
+    of these, or text; ``weights`` is always text.
+    """
+    if not isinstance(spec, str):
+        raise TypeError(
+            f"load_model: spec must be a string, got {type(spec).__name__}. Use lisse.models.declare for a module."
+        )
+    start, _, query = spec.strip().partition("?")
+    start = unquote(start)
+    options = _options(spec, query)
+    hub, colon, name = start.partition(":")
+    if colon and hub in HUBS:
+        if not name:
+            raise ValueError(f"load_model: spec must name a model after {hub}:, got {spec!r}. Write {hub}:NAME.")
+        return Spec(hub, name, options)
+    suffix = Path(start).suffix
+    if suffix == CHECKPOINT:
+        return Spec("checkpoint", start, options)
+    if suffix in (".pt", ".pth", ".th", ".bin"):
+        raise ValueError(
+            f"load_model: spec must say which network the weights belong to, got {spec!r}. "
+            f"Write zoo:NAME?weights={start}"
+        )
+    if colon and name and all(part.isidentifier() for part in (*hub.split("."), *name.split("."))):
+        return Spec("factory", start, options)
+    advice = f"Did you mean zoo:{start}?" if start and not colon else "See docs/models.md."
+    raise ValueError(f"load_model: spec must be {KINDS}, got {spec!r}. {advice}")
+
+
+def _options(spec: str, query: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for piece in query.split("&") if query else ():
+        key, equals, value = piece.partition("=")
+        key = unquote(key)
+        if not equals or not key.isidentifier():
+            raise ValueError(
+                f"load_model: options must be key=value joined by &, got {piece!r} in {spec!r}. "
+                "Write ?size=32&classes=10."
+            )
+        if key in options:
+            raise ValueError(
+                f"load_model: every option must be given once, got {key} twice in {spec!r}. Leave one out."
+            )
+        text = unquote(value)
+        options[key] = text if key == "weights" else read_value(text)
+    return options
+
+
+def read_value(text: str) -> Any:
+    """``"3"`` to 3, ``"0.5"`` to 0.5, ``"true"`` to True, ``"none"`` to None, ``"1,2"`` to (1, 2), else the text."""
+    if "," in text:
+        return tuple(read_value(part) for part in text.split(",") if part)
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    # Only plain ASCII numbers: int() and float() would also read "1_000", "nan" or Arabic digits.
+    if text.isascii() and "_" not in text and any(c.isdigit() for c in text) and len(text) < 32:
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(_text(one) for one in value) + ("," if len(value) < 2 else "")
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return quote(str(value), safe="/:.+- ~\\@^")

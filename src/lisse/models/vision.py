@@ -1,0 +1,72 @@
+"""``timm:NAME`` and ``torchvision:NAME``; both libraries are imported only when asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from lisse.networks.zoo import seeded
+from lisse.networks.zoo.options import extra
+
+Preprocessing = tuple[tuple[int, int, int], tuple[float, ...], tuple[float, ...]]
+
+
+def from_timm(name: str, options: dict[str, Any]) -> tuple[nn.Module, Preprocessing, int | None]:
+    """A timm model, with the input size, mean and std of its own data configuration, and its number of classes.
+
+    ``pretrained`` (default true) fetches the weights that timm names; other options go to ``timm.create_model``.
+    """
+    timm = extra("timm", "timm", "load_model")
+    pretrained, seed, given = _taken(options)
+    classes = given.pop("classes", None)
+    if classes is not None:
+        given["num_classes"] = classes
+    if not timm.is_model(name.split(".")[0]) and not name.startswith("hf_hub:") and not name.startswith("hf-hub:"):
+        near = timm.list_models(f"*{name}*")[:4]
+        advice = f"Did you mean {' or '.join(near)}?" if near else "timm.list_models() lists them."
+        raise ValueError(f"load_model: timm:NAME must name a model of timm {timm.__version__}, got {name!r}. {advice}")
+    with seeded(seed):
+        model: nn.Module = timm.create_model(name, pretrained=pretrained, **given)
+    # The configuration is that of the published weights; what the person changed in the network changes it, too.
+    changed = {key: given[key] for key in ("img_size", "in_chans") if key in given}
+    config = extra("timm.data", "timm", "load_model").resolve_data_config(changed, model=model)
+    size = tuple(config["input_size"])
+    return model, (size, tuple(config["mean"]), tuple(config["std"])), getattr(model, "num_classes", None)
+
+
+def from_torchvision(name: str, options: dict[str, Any]) -> tuple[nn.Module, Preprocessing, int | None]:
+    """A torchvision classifier, with the input size, mean and std of its weights, and its number of classes.
+
+    ``pretrained`` (default true) fetches torchvision's default weights. With ``pretrained=false`` the network is
+    random, and is declared with the preprocessing that its weights would have. Other options go to the builder.
+    """
+    models = extra("torchvision.models", "torchvision", "load_model")
+    pretrained, seed, given = _taken(options)
+    classes = given.pop("classes", None)
+    if classes is not None:
+        given["num_classes"] = classes
+    names = models.list_models(module=models)
+    if name not in names:
+        near = [n for n in names if name.lower() in n][:4]
+        advice = f"Did you mean {' or '.join(near)}?" if near else "torchvision.models.list_models() lists them."
+        raise ValueError(f"load_model: torchvision:NAME must name a classifier, got {name!r}. {advice}")
+    weights = models.get_model_weights(name).DEFAULT
+    with seeded(seed):
+        model: nn.Module = models.get_model(name, weights=weights if pretrained else None, **given)
+    transform = weights.transforms()
+    side = int(transform.crop_size[0])
+    count = given.get("num_classes", len(weights.meta["categories"]))
+    return model, ((3, side, side), tuple(transform.mean), tuple(transform.std)), count
+
+
+def _taken(options: dict[str, Any]) -> tuple[bool, int, dict[str, Any]]:
+    given = dict(options)
+    pretrained, seed = given.pop("pretrained", True), given.pop("seed", 0)
+    if not isinstance(pretrained, bool):
+        raise TypeError(f"load_model: pretrained must be true or false, got {pretrained!r}. Write pretrained=false.")
+    if "checkpoint_path" in given:
+        raise ValueError("load_model: checkpoint_path must be left out, got it. Write weights=FILE, which is checked.")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"load_model: seed must be an integer, got {seed!r}. Write seed=0.")
+    return pretrained, seed, given

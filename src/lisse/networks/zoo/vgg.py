@@ -1,0 +1,106 @@
+"""VGG11/13/16/19 in CIFAR form, with and without batch norm: one 512 → ``classes`` classifier.
+
+Parameter names are those of kuangliu/pytorch-cifar (``features.0`` …, ``classifier``), whose counts with batch norm
+are the published ones. Images smaller than 32×32 are zero-padded to 32×32, as [petrini2021] does with digits.
+
+=========  =============  ===============
+depth      plain          batch norm
+=========  =============  ===============
+``vgg11``  9,225,610      9,231,114
+``vgg13``  9,410,122      9,416,010
+``vgg16``  14,719,818     14,728,266
+``vgg19``  20,029,514     20,040,522
+=========  =============  ===============
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from lisse.networks.zoo.lenet import padding_to_32
+from lisse.networks.zoo.options import positive
+
+# [simonyan2015] Table 1, columns A, B, D, E: channels of the convolutions of each stage; a pool ends every stage.
+STAGES: dict[int, tuple[tuple[int, ...], ...]] = {
+    11: ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2),
+    13: ((64,) * 2, (128,) * 2, (256,) * 2, (512,) * 2, (512,) * 2),
+    16: ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3),
+    19: ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4),
+}
+
+
+class VGG(nn.Module):
+    """3×3 convolutions with ReLU (and batch norm), a 2×2 max-pool after each stage, mean pool, one linear layer."""
+
+    def __init__(
+        self, stages: tuple[tuple[int, ...], ...], in_channels: int, size: int, classes: int, *, batch_norm: bool
+    ) -> None:
+        super().__init__()
+        self.pad = padding_to_32(size)
+        layers: list[nn.Module] = []
+        width = in_channels
+        for stage in stages:
+            for channels in stage:
+                layers.append(nn.Conv2d(width, channels, 3, padding=1))
+                if batch_norm:
+                    layers.append(nn.BatchNorm2d(channels))
+                layers.append(nn.ReLU())
+                width = channels
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        # At 32×32 the map is already 1×1 and this is the identity.
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.classifier = nn.Linear(width, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """``images`` [n, c, size, size] to logits [n, classes]."""
+        features = self.pool(self.features(self.pad(images)))
+        logits: torch.Tensor = self.classifier(self.flatten(features))
+        return logits
+
+
+def _vgg(depth: int, in_channels: int, size: int, classes: int, *, batch_norm: bool) -> VGG:
+    positive(f"vgg{depth}{'_bn' if batch_norm else ''}", in_channels=in_channels, size=size, classes=classes)
+    return VGG(STAGES[depth], in_channels, size, classes, batch_norm=batch_norm)
+
+
+def vgg11(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+    """VGG11 without batch norm ([simonyan2015], CIFAR form); 9,225,610 parameters on 32×32×3."""
+    return _vgg(11, in_channels, size, classes, batch_norm=False)
+
+
+def vgg11_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+    """VGG11 with batch norm ([simonyan2015], CIFAR form); 9,231,114 parameters on 32×32×3."""
+    return _vgg(11, in_channels, size, classes, batch_norm=True)
+
+
+def vgg13(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+    """VGG13 without batch norm ([simonyan2015], CIFAR form); 9,410,122 parameters on 32×32×3."""
+    return _vgg(13, in_channels, size, classes, batch_norm=False)
+
+
+def vgg13_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+    """VGG13 with batch norm ([simonyan2015], CIFAR form); 9,416,010 parameters on 32×32×3."""
+    return _vgg(13, in_channels, size, classes, batch_norm=True)
+
+
+def vgg16(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+    """VGG16 without batch norm ([simonyan2015], CIFAR form); 14,719,818 parameters on 32×32×3."""
+    return _vgg(16, in_channels, size, classes, batch_norm=False)
+
+
+def vgg16_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+    """VGG16 with batch norm ([simonyan2015], CIFAR form); 14,728,266 parameters on 32×32×3."""
+    return _vgg(16, in_channels, size, classes, batch_norm=True)
+
+
+def vgg19(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+    """VGG19 without batch norm ([simonyan2015], CIFAR form); 20,029,514 parameters on 32×32×3."""
+    return _vgg(19, in_channels, size, classes, batch_norm=False)
+
+
+def vgg19_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+    """VGG19 with batch norm ([simonyan2015], CIFAR form); 20,040,522 parameters on 32×32×3."""
+    return _vgg(19, in_channels, size, classes, batch_norm=True)

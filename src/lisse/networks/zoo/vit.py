@@ -1,0 +1,157 @@
+"""Vision transformers for small images: TopoLip's ViT small, base and large (Table 1).
+
+[dosovitskiy2021] with pre-layer-norm blocks, a class token and learned positions. Depth and patch are not printed in
+TopoLip; they are the usual 12/12/24 and patch 4 on 32×32 (SPEC A, pipeline decisions). The network is written here, so
+that it is the same whatever else is installed; tests copy its weights into the transformers and timm networks and
+compare the outputs. Parameter names are timm's, so timm's weights load.
+
+==============  ========================  ================  ============
+name            configuration             depth             32×32×3
+==============  ========================  ================  ============
+``vit_small``   6 heads, d = 384          12                21,342,346
+``vit_base``    12 heads, d = 768         12                85,152,010
+``vit_large``   16 heads, d = 1024        24                302,439,434
+==============  ========================  ================  ============
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from lisse.networks.zoo.options import divisible, positive
+
+
+class SplitHeadAttention(nn.Module):
+    """Multi-head self-attention with heads of width d/M ([vaswani2017]): ``proj(softmax(q kᵀ/√(d/M)) v)``.
+
+    ``qkv.weight`` [3d, d] stacks query, key and value. The weights pass through the submodule ``softmax``: a hook on it
+    sees the attention matrices [n, M, t, t].
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.width, self.heads = width, heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.softmax = nn.Softmax(dim=-1)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` [n, t, d] to [n, t, d]."""
+        n, t, d = x.shape
+        q, k, v = self.qkv(x).reshape(n, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        weights = self.softmax(q @ k.transpose(-1, -2) / math.sqrt(d // self.heads))
+        mixed: torch.Tensor = self.proj((weights @ v).transpose(1, 2).reshape(n, t, d))
+        return mixed
+
+
+class MLP(nn.Module):
+    """``fc2(gelu(fc1 x))``."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` [n, t, d] to [n, t, d]."""
+        out: torch.Tensor = self.fc2(self.act(self.fc1(x)))
+        return out
+
+
+class Block(nn.Module):
+    """Pre-layer-norm transformer block: y = x + attn(norm1 x), then y + mlp(norm2 y)."""
+
+    def __init__(self, width: int, heads: int, hidden: int, *, eps: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=eps)
+        self.attn = SplitHeadAttention(width, heads)
+        self.norm2 = nn.LayerNorm(width, eps=eps)
+        self.mlp = MLP(width, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` [n, t, d] to [n, t, d]."""
+        y = x + self.attn(self.norm1(x))
+        out: torch.Tensor = y + self.mlp(self.norm2(y))
+        return out
+
+
+class PatchEmbedding(nn.Module):
+    """Images [n, c, h, w] to tokens [n, (h/patch)·(w/patch), d], row by row."""
+
+    def __init__(self, in_channels: int, width: int, patch: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_channels, width, patch, stride=patch)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """See the class."""
+        tokens: torch.Tensor = self.proj(images)
+        return tokens.flatten(2).transpose(1, 2)
+
+
+class VisionTransformer(nn.Module):
+    """Patches, class token, learned positions, pre-LN ``blocks``, ``norm``, a linear ``head`` on the class token."""
+
+    def __init__(
+        self, in_channels: int, size: int, classes: int, *, width: int, heads: int, depth: int, patch: int, eps: float
+    ) -> None:
+        super().__init__()
+        self.patch_embed = PatchEmbedding(in_channels, width, patch)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + (size // patch) ** 2, width))
+        self.blocks = nn.Sequential(*(Block(width, heads, 4 * width, eps=eps) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width, eps=eps)
+        self.head = nn.Linear(width, classes)
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        nn.init.normal_(self.cls_token, std=1e-6)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """``images`` [n, c, size, size] to logits [n, classes]."""
+        patches = self.patch_embed(images)
+        tokens = torch.cat((self.cls_token.expand(len(patches), -1, -1), patches), dim=1) + self.pos_embed
+        logits: torch.Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])
+        return logits
+
+
+def _vit(
+    name: str, in_channels: int, size: int, classes: int, width: int, heads: int, depth: int, patch: int, eps: float
+) -> VisionTransformer:
+    positive(
+        name, in_channels=in_channels, size=size, classes=classes, width=width, heads=heads, depth=depth, patch=patch
+    )
+    divisible(name, "size", size, "patch", patch)
+    divisible(name, "width", width, "heads", heads)
+    return VisionTransformer(
+        in_channels, size, classes, width=width, heads=heads, depth=depth, patch=patch, eps=eps
+    )  # fmt: skip
+
+
+def vit_small(
+    *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 384, heads: int = 6, depth: int = 12,
+    patch: int = 4, eps: float = 1e-6,
+) -> VisionTransformer:  # fmt: skip
+    """ViT (small) of TopoLip's Table 1: 6 heads, d = 384, depth 12, patch 4; 21,342,346 parameters on 32×32×3."""
+    return _vit("vit_small", in_channels, size, classes, width, heads, depth, patch, eps)
+
+
+def vit_base(
+    *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 768, heads: int = 12, depth: int = 12,
+    patch: int = 4, eps: float = 1e-6,
+) -> VisionTransformer:  # fmt: skip
+    """ViT (base) of TopoLip's Table 1: 12 heads, d = 768, depth 12, patch 4; 85,152,010 parameters on 32×32×3."""
+    return _vit("vit_base", in_channels, size, classes, width, heads, depth, patch, eps)
+
+
+def vit_large(
+    *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 1024, heads: int = 16, depth: int = 24,
+    patch: int = 4, eps: float = 1e-6,
+) -> VisionTransformer:  # fmt: skip
+    """ViT (large) of TopoLip's Table 1: 16 heads, d = 1024, depth 24, patch 4; 302,439,434 parameters on 32×32×3."""
+    return _vit("vit_large", in_channels, size, classes, width, heads, depth, patch, eps)

@@ -1,0 +1,204 @@
+"""Specs taken apart, and cards and normalisation declared."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from lisse.models import ModelCard, Normalised, declare, load_model
+from lisse.models.declaration import STATISTICS, statistics
+from lisse.models.specs import Spec, parse, read_value
+
+
+@pytest.mark.parametrize(
+    ("spec", "hub", "name", "options"),
+    [
+        ("zoo:resnet20", "zoo", "resnet20", {}),
+        ("zoo:resnet20?weights=a/b-c.th&classes=10", "zoo", "resnet20", {"weights": "a/b-c.th", "classes": 10}),
+        ("zoo:x?weights=12", "zoo", "x", {"weights": "12"}),
+        ("zoo:x?weights=a+b%26c.pt", "zoo", "x", {"weights": "a+b&c.pt"}),
+        ("zoo:x?mean=0.5,0.4,1&std=none&r=true", "zoo", "x", {"mean": (0.5, 0.4, 1), "std": None, "r": True}),
+        ("hf:org/name", "hf", "org/name", {}),
+        ("hf:./folder/model", "hf", "./folder/model", {}),
+        ("timm:vit_base_patch16_224.augreg_in21k", "timm", "vit_base_patch16_224.augreg_in21k", {}),
+        ("torchvision:resnet18?pretrained=false", "torchvision", "resnet18", {"pretrained": False}),
+        ("my.package:make?width=3", "factory", "my.package:make", {"width": 3}),
+        ("runs/a b/model.safetensors", "checkpoint", "runs/a b/model.safetensors", {}),
+        ("C:\\runs\\model.safetensors", "checkpoint", "C:\\runs\\model.safetensors", {}),
+    ],
+)
+def test_a_spec_is_taken_apart(spec, hub, name, options):
+    assert parse(spec) == Spec(hub, name, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("-3", -3),
+        ("0.5", 0.5),
+        ("1e-3", 1e-3),
+        ("true", True),
+        ("False", False),
+        ("none", None),
+        ("1,2", (1, 2)),
+        ("1,", (1,)),
+        ("a,2", ("a", 2)),
+        ("cifar10", "cifar10"),
+        ("1_000", "1_000"),
+        ("nan", "nan"),
+        ("inf", "inf"),
+        ("", ""),
+        ("٣", "٣"),
+        ("9" * 5000, "9" * 5000),
+    ],
+)
+def test_values_get_their_type(text, value):
+    found = read_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+VALUES = st.one_of(
+    st.integers(-(10**9), 10**9), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none(),
+    st.tuples(st.integers(-99, 99)), st.tuples(st.integers(-99, 99), st.floats(-1, 1)),
+)  # fmt: skip
+
+
+@given(
+    st.sampled_from(["zoo", "hf", "timm", "torchvision"]),
+    st.text(min_size=1).filter(lambda s: s.strip() == s),
+    st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True).filter(lambda s: s != "weights"), VALUES, max_size=3),
+    st.text(min_size=1).filter(lambda s: s.strip() == s),
+)
+def test_a_spec_written_out_is_the_same_spec(hub, name, options, weights):
+    spec = Spec(hub, name, {**options, "weights": weights})
+    assert parse(spec.without()) == spec
+    assert parse(spec.without("weights")) == Spec(hub, name, options)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "match"),
+    [
+        (3, TypeError, r"load_model: spec must be a string, got int. Use lisse.models.declare"),
+        ("resnet20", ValueError, r"got 'resnet20'. Did you mean zoo:resnet20\?"),
+        ("", ValueError, r"load_model: spec must be zoo:NAME, hf:"),
+        ("zoo:", ValueError, r"must name a model after zoo:, got 'zoo:'"),
+        ("a b:c d", ValueError, r"load_model: spec must be zoo:NAME"),
+        ("net.pt", ValueError, r"which network the weights belong to, got 'net.pt'. Write zoo:NAME\?weights=net.pt"),
+        ("zoo:resnet20?classes", ValueError, r"options must be key=value joined by &, got 'classes'"),
+        ("zoo:resnet20?=3", ValueError, r"options must be key=value"),
+        ("zoo:resnet20?size=32&size=28", ValueError, r"every option must be given once, got size twice"),
+        ("zoo:resnet20?weights=", ValueError, r"weights must be a file, got nothing"),
+        ("zoo:resnet22", ValueError, r"must be a network of the zoo, got 'resnet22'. Did you mean resnet"),
+        ("zoo:resnet20?classses=3", ValueError, r"options of resnet20 must be among in_channels, size, classes, seed"),
+        ("zoo:resnet20?classes=1.5", TypeError, r"resnet20: classes must be an integer, got 1.5"),
+        ("zoo:resnet20?mean=0.5", ValueError, r"mean and std must be given together, got only mean"),
+        ("zoo:resnet20?mean=0.5,0.5&std=1", ValueError, r"mean must be one finite number per channel \(3\)"),
+        ("zoo:resnet20?mean=0.5&std=0", ValueError, r"std must be positive"),
+        ("zoo:resnet20?mean=imagnet", ValueError, r"mean must be numbers or one of imagenet, cifar10, mnist, none"),
+        ("zoo:lenet?in_channels=1&size=28&mean=imagenet", ValueError, r"one value per channel \(1\)"),
+        ("zoo:fc4?features=3&mean=0&std=1", ValueError, r"mean and std must be left out for fc4, which takes vectors"),
+    ],
+)
+def test_bad_specs_are_explained(spec, error, match):
+    with pytest.raises(error, match=match):
+        load_model(spec)
+
+
+@pytest.mark.parametrize(("device", "match"), [("nowhere", "device must be one that torch knows, got 'nowhere'")])
+def test_bad_devices_are_explained(device, match):
+    with pytest.raises(ValueError, match=match):
+        load_model("zoo:lenet", device=device)
+
+
+# --- declarations ---------------------------------------------------------------------------------------------------
+
+
+class First(nn.Module):
+    """Gives back what it was given."""
+
+    def forward(self, x):
+        return x
+
+
+def test_images_are_normalised_inside():
+    model = declare(First(), input_size=(2, 1, 1), mean=(0.25, 0.5), std=(0.5, 2.0))
+    images = torch.tensor([[1.0, 1.0], [0.0, 0.5]]).reshape(2, 2, 1, 1)
+    assert model(images).flatten().tolist() == [1.5, 0.25, -0.5, 0.0]
+    assert model.lisse == ModelCard("First", "image", input_size=(2, 1, 1), mean=(0.25, 0.5), std=(0.5, 2.0))
+
+
+def test_without_statistics_the_input_is_taken_as_it_is():
+    images = torch.rand(2, 3, 4, 4)
+    assert torch.equal(declare(First(), input_size=(3, 4, 4))(images), images)
+
+
+def test_the_statistics_follow_device_and_precision_but_are_no_weights():
+    model = declare(nn.Conv2d(3, 1, 1), input_size=(3, 4, 4), mean="cifar10")
+    assert set(model.state_dict()) == {"network.weight", "network.bias"}
+    assert model.double().mean.dtype == torch.float64
+    assert model(torch.rand(1, 3, 4, 4, dtype=torch.float64)).dtype == torch.float64
+    assert model.to("meta").std.device.type == "meta"
+
+
+def test_one_number_stands_for_all_channels_and_a_name_for_both():
+    assert statistics(0.5, 0.25, 3) == ((0.5,) * 3, (0.25,) * 3)
+    assert statistics("cifar10", None, 3) == STATISTICS["cifar10"]
+    assert statistics("imagenet", "imagenet", 3) == STATISTICS["imagenet"]
+    assert statistics(None, None, 2) == ((0.0, 0.0), (1.0, 1.0))
+
+
+def test_a_text_or_plain_module_comes_back_itself():
+    network = First()
+    assert declare(network, kind="plain", input_size=(30,)) is network
+    assert network.lisse.input_size == (30,)
+    assert declare(network, kind="text", tokenizer="t").lisse.tokenizer == "t"
+
+
+def test_a_card_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        declare(First(), kind="plain").lisse.kind = "image"
+
+
+def test_declaring_keeps_the_training_mode():
+    assert declare(First().eval(), input_size=(1, 1, 1)).training is False
+    assert declare(First(), input_size=(1, 1, 1)).training is True
+
+
+@pytest.mark.parametrize(
+    ("images", "error", "match"),
+    [
+        (torch.zeros(1, 3, 4, 4, dtype=torch.uint8), TypeError, r"floats in \[0, 1\], got torch.uint8. Divide uint8"),
+        (torch.zeros(1, 1, 4, 4), ValueError, r"images must have shape \[n, 3, h, w\], got \[1, 1, 4, 4\]"),
+        (torch.zeros(3, 4, 4), ValueError, r"got \[3, 4, 4\]. This model takes 3 channels"),
+    ],
+)
+def test_images_of_another_kind_are_refused(images, error, match):
+    with pytest.raises(error, match=match):
+        Normalised(First(), (0, 0, 0), (1, 1, 1))(images)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"module": "net"}, TypeError, r"declare: module must be an nn.Module, got str"),
+        ({"kind": "sound"}, ValueError, r"declare: kind must be image, text or plain, got 'sound'"),
+        ({}, ValueError, r"declare: input_size must be \(channels, height, width\) for images, got None"),
+        ({"input_size": (3, 32)}, ValueError, r"must be \(channels, height, width\) for images, got \(3, 32\)"),
+        ({"input_size": (3, 0, 4)}, ValueError, r"input_size must be positive integers"),
+        ({"kind": "plain", "mean": 0.5, "std": 1}, ValueError, r"mean and std must be left out for kind='plain'"),
+        (
+            {"input_size": (3, 4, 4), "std": 1.0},
+            ValueError,
+            r"declare: mean and std must be given together, got only s",
+        ),
+        ({"input_size": (1, 4, 4), "mean": float("nan"), "std": 1}, ValueError, r"one finite number per channel \(1\)"),
+    ],
+)
+def test_bad_declarations_are_explained(arguments, error, match):
+    with pytest.raises(error, match=match):
+        declare(**{"module": First(), **arguments})
