@@ -1,0 +1,374 @@
+"""One pass of a model over batches, growing on demand, and the Recording that reads it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from lisse.data import Batch, Dataset
+from lisse.progress import Event, Listener
+from lisse.recording.store import Store, parse_bytes
+from lisse.taps import Tap, Taps, feed, find, plain, reseed, still, tapped
+from lisse.taps.stillness import Statistics
+
+Readout = Literal["cls", "mean", "tokens"]
+OnNonfinite = Literal["error", "keep"]
+
+
+def record(
+    model: nn.Module,
+    batches: Any,
+    *,
+    layers: Sequence[str] | str | None = None,
+    max_samples: int | None = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    memory: str | int = "2GiB",
+    statistics: Statistics = "running",
+    readout: Readout | None = None,
+    on_nonfinite: OnNonfinite = "error",
+    attention: bool = False,
+    grad: bool = False,
+    seed: int = 0,
+    progress: Listener | None = None,
+) -> Recording:
+    """Activations of every layer over batches, as a mapping from layer name to a tensor with samples first.
+
+    ``batches`` is a :class:`~lisse.data.Dataset`, a tensor or dict of tensors, a ``DataLoader``, or any iterable of
+    batches (tensors, dicts, ``(inputs, targets)`` pairs). The names are known at once; the forward runs when a layer
+    is first asked for. At most ``memory`` is held; what does not fit lies in temporary files that vanish with the
+    recording. ``dtype`` stores floating-point activations in half precision, say.
+
+    Text has padding, and padding is not data: ``readout`` takes from activations ``[n, t, d]`` the first token
+    (``cls``), the mean over valid tokens (``mean``), or every valid token as a row of its own (``tokens``; then
+    ``recording.owners`` says whose it is). ``attention`` records attention weights ``[n, heads, t, t]`` instead.
+
+    The model runs in evaluation mode without gradients (``grad=True`` keeps them, all in memory) and is left as it
+    was. Its own random numbers depend on ``seed`` and the place of the batch alone, so that the same batches give the
+    same bits on a CPU, also cut into shards. NaN or infinity is an error that names layer and sample, unless
+    ``on_nonfinite="keep"``. With ``device``, the model is moved there and stays.
+    """
+    if readout is not None and readout not in get_args(Readout):
+        raise ValueError(f"record: readout must be one of {', '.join(get_args(Readout))} or None, got {readout!r}.")
+    if on_nonfinite not in get_args(OnNonfinite):
+        raise ValueError(f"record: on_nonfinite must be one of error, keep, got {on_nonfinite!r}.")
+    if max_samples is not None and max_samples < 1:
+        raise ValueError(f"record: max_samples must be at least 1, got {max_samples}.")
+    if device is not None:
+        model = model.to(device)
+    stream, total = batches_of(batches, model_device(model))
+    first = next(stream, None)
+    if first is None:
+        raise ValueError("record: batches must hold at least one batch, got none.")
+    taps = find(model, first.inputs, layers, attention=attention, statistics=statistics)
+    if total is not None and max_samples is not None:
+        total = min(total, max_samples)
+    run = Pass(
+        model,
+        itertools.chain([first], stream),
+        taps,
+        memory=memory,
+        dtype=dtype,
+        statistics=statistics,
+        readout=readout,
+        on_nonfinite=on_nonfinite,
+        grad=grad,
+        seed=seed,
+        total=total,
+        progress=progress,
+    )
+    return Recording(run, max_samples)
+
+
+class Pass:
+    """A model going over batches, as far as it was asked to, once: what was recorded is never run again."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Iterator[Batch],
+        taps: Taps,
+        *,
+        memory: str | int = "2GiB",
+        dtype: torch.dtype | None = None,
+        statistics: Statistics = "running",
+        readout: Readout | None = None,
+        on_nonfinite: OnNonfinite = "error",
+        grad: bool = False,
+        seed: int = 0,
+        total: int | None = None,
+        progress: Listener | None = None,
+    ) -> None:
+        self.model, self.taps, self.total, self.progress = model, taps, total, progress
+        self.dtype, self.statistics, self.readout = dtype, statistics, readout
+        self.on_nonfinite, self.grad, self.seed = on_nonfinite, grad, seed
+        self.store = Store(parse_bytes(memory))
+        self.graph: dict[str, list[Tensor]] = {tap.name: [] for tap in taps}
+        self.targets: list[Tensor] = []
+        self.owners: list[Tensor] = []
+        self.done = 0
+        self.ended = False
+        self._batches = batches
+
+    def reach(self, samples: int | None) -> None:
+        """Go on until ``samples`` are recorded (``None``: to the end), in whole batches."""
+        if self.ended or (samples is not None and self.done >= samples):
+            return
+        goal = samples if samples is not None else self.total
+        reserved = goal is None or self.grad
+        sums: dict[str, tuple[Tensor, Tensor]] = {}
+        mask: Tensor | None = None
+
+        def on(tap: Tap, activation: Tensor) -> Tensor | None:
+            rows = self._rows(activation, mask)
+            if self.grad:
+                self.graph[tap.name].append(rows)
+                # The network goes on with a copy, so that an in-place activation after it changes nothing here.
+                return activation.clone()
+            kept = self.store.append(tap.name, rows)
+            if self.on_nonfinite == "error":
+                # One pass over the numbers just written: the sum is finite if they are (or overflows: looked at then).
+                sums[tap.name] = kept.sum(dtype=torch.float64 if kept.dtype == torch.float64 else torch.float32), kept
+            return None
+
+        try:
+            with ExitStack() as stack:
+                root = stack.enter_context(
+                    still(self.model, statistics=self.statistics, grad=self.grad, seed=self.seed)
+                )
+                stack.enter_context(tapped(root, self.taps, on))
+                while samples is None or self.done < samples:
+                    batch = next(self._batches, None)
+                    if batch is None:
+                        self.ended = True
+                        break
+                    count = _count(batch.inputs)
+                    if not reserved and goal is not None:
+                        self._reserve(max(goal - self.done, count), count)
+                        reserved = True
+                    mask = _mask(batch.inputs)
+                    reseed(root, batch_seed(self.seed, batch.start))
+                    feed(root, batch.inputs)
+                    _refuse_nonfinite(sums, batch.start)
+                    sums.clear()
+                    self._note(batch, mask, count)
+                    if self.progress is not None:
+                        self.progress(Event("forward", self.done, goal, "samples"))
+        except BaseException:
+            self.store.close()
+            self.ended = True
+            raise
+
+    def read(self, name: str) -> Tensor:
+        """What was recorded of one layer."""
+        return torch.cat(self.graph[name]) if self.grad else self.store.read(name)
+
+    def _rows(self, activation: Tensor, mask: Tensor | None) -> Tensor:
+        rows = read_out(activation, mask, self.readout)
+        return rows.to(self.dtype) if self.dtype is not None and rows.is_floating_point() else rows
+
+    def _reserve(self, samples: int, batch: int) -> None:
+        if self.readout == "tokens":
+            return
+        samples = -(-samples // batch) * batch if self.total is None else min(-(-samples // batch) * batch, self.total)
+        layout = {}
+        for tap in self.taps:
+            reduced = self.readout is not None and len(tap.shape) == 2
+            layout[tap.name] = tap.shape[1:] if reduced else tap.shape, self.dtype or tap.dtype
+        self.store.reserve(layout, samples)
+
+    def _note(self, batch: Batch, mask: Tensor | None, count: int) -> None:
+        if batch.targets is not None:
+            self.targets.append(batch.targets.detach().cpu())
+        if self.readout == "tokens":
+            lengths = mask.sum(1).cpu() if mask is not None else None
+            owners = torch.arange(batch.start, batch.start + count)
+            self.owners.append(owners if lengths is None else owners.repeat_interleave(lengths.long()))
+        self.done += count
+
+
+class Recording(Mapping[str, Tensor]):
+    """An ordered mapping from layer name to activations ``[n, …]``, recorded when a layer is first asked for.
+
+    ``taps`` describes the layers, ``targets`` and (for ``readout="tokens"``) ``owners`` go with the rows. Use it as a
+    context manager, or :meth:`close` it, to give memory back early.
+    """
+
+    def __init__(self, run: Pass, samples: int | None, *, whole: int | None = None) -> None:
+        self._run = run
+        self._samples = samples
+        self._whole = samples if whole is None else whole
+
+    @property
+    def taps(self) -> Taps:
+        """The layers, in order of depth."""
+        return self._run.taps
+
+    @property
+    def samples(self) -> int:
+        """How many samples are recorded (runs the forward)."""
+        self._run.reach(self._whole)
+        return self._run.done if self._samples is None else min(self._samples, self._run.done)
+
+    @property
+    def targets(self) -> Tensor | None:
+        """The batches' targets, if they had any."""
+        samples = self.samples
+        return torch.cat(self._run.targets)[:samples] if self._run.targets else None
+
+    @property
+    def owners(self) -> Tensor:
+        """For ``readout="tokens"``: which sample each row belongs to."""
+        if self._run.readout != "tokens":
+            raise ValueError("owners: readout must be 'tokens' for rows to have owners, got one row per sample.")
+        samples = self.samples
+        owners = torch.cat(self._run.owners)
+        return owners[owners < samples]
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.taps.names:
+            raise KeyError(f"Recording: no layer {name!r}; it has {', '.join(self.taps.names)}.")
+        samples = self.samples
+        rows = self._run.read(name)
+        if self._run.readout == "tokens" and len(rows) != self._run.done:
+            return rows[: len(self.owners)]
+        return rows[:samples]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.taps.names)
+
+    def __len__(self) -> int:
+        return len(self.taps)
+
+    def close(self) -> None:
+        """Let go of memory and temporary files."""
+        self._run.store.close()
+        self._run.ended = True
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @classmethod
+    def merge(cls, shards: Iterable[Recording], *, memory: str | int = "2GiB") -> Recording:
+        """Shards of one recording, cut at batch boundaries, as the recording they are parts of."""
+        shards = list(shards)
+        if not shards:
+            raise ValueError("merge: shards must hold at least one recording, got none.")
+        first = shards[0]
+        if any(shard.taps.names != first.taps.names for shard in shards):
+            raise ValueError("merge: shards must have the same layers in the same order, got different ones.")
+        run = Pass(first._run.model, iter(()), first.taps, memory=memory, readout=first._run.readout)
+        for shard in shards:
+            for name in first:
+                run.store.append(name, shard[name])
+            if shard.targets is not None:
+                run.targets.append(shard.targets)
+            if first._run.readout == "tokens":
+                run.owners.append(shard.owners)
+            run.done += shard.samples
+        run.ended = True
+        return cls(run, None)
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+def batches_of(batches: Any, device: torch.device | None, *, size: int = 100) -> tuple[Iterator[Batch], int | None]:
+    """Anything that holds inputs, as an iterator of :class:`Batch` on ``device``, and how many samples it has."""
+    if isinstance(batches, Dataset):
+        return batches.batches(size, device=device), len(batches)
+    if isinstance(batches, (Tensor, Mapping)):
+        data = Dataset("tensors", batches if isinstance(batches, Tensor) else dict(batches))
+        return data.batches(size, device=device), len(data)
+    if not isinstance(batches, Iterable):
+        raise TypeError(
+            f"record: batches must be a Dataset, tensors or an iterable of batches, got {type(batches).__name__}."
+        )
+    return _numbered(batches, device), None
+
+
+def _numbered(batches: Iterable[Any], device: torch.device | None) -> Iterator[Batch]:
+    start = 0
+    for item in batches:
+        if isinstance(item, Batch):
+            batch = Batch(_to(item.inputs, device), item.targets, item.start)
+        elif isinstance(item, Mapping):
+            inputs = {key: value for key, value in item.items() if key not in ("labels", "label")}
+            batch = Batch(_to(inputs, device), item.get("labels", item.get("label")), start)
+        elif isinstance(item, (tuple, list)) and len(item) == 2:
+            batch = Batch(_to(item[0], device), item[1] if isinstance(item[1], Tensor) else None, start)
+        else:
+            batch = Batch(_to(item, device), None, start)
+        yield batch
+        start = batch.start + _count(batch.inputs)
+
+
+def batch_seed(seed: int, start: int) -> int:
+    """What a network's own random numbers are seeded with at the batch that begins at sample ``start``."""
+    return seed * 1_000_003 + start
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """Where the model's parameters (or buffers) are; the CPU for a model without any."""
+    tensor = next(itertools.chain(plain(model).parameters(), plain(model).buffers()), None)
+    return torch.device("cpu") if tensor is None else tensor.device
+
+
+def _to(inputs: Any, device: torch.device | None) -> Any:
+    if isinstance(inputs, Mapping):
+        return {key: _to(value, device) for key, value in inputs.items()}
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    raise TypeError(f"record: a batch's inputs must be a tensor or a dict of tensors, got {type(inputs).__name__}.")
+
+
+def _count(inputs: Any) -> int:
+    return len(next(iter(inputs.values()))) if isinstance(inputs, Mapping) else len(inputs)
+
+
+# -- what is kept of an activation -----------------------------------------------------------------------------------
+
+
+def read_out(activation: Tensor, mask: Tensor | None, readout: Readout | None) -> Tensor:
+    """Activations ``[n, t, d]`` by the readout; anything else (images, pooled vectors) as it is.
+
+    ``mask`` ``[n, t]`` marks the valid tokens; without one, or where its length is another, all tokens are valid.
+    """
+    if readout is None or activation.ndim != 3:
+        return activation
+    if readout == "cls":
+        return activation[:, 0]
+    known = mask is not None and mask.shape[1] == activation.shape[1]
+    valid = mask.bool() if known and mask is not None else activation.new_ones(activation.shape[:2], dtype=torch.bool)
+    if readout == "tokens":
+        return activation[valid]
+    weights = valid.to(activation.dtype)
+    return torch.einsum("ntd,nt->nd", activation, weights) / weights.sum(1, keepdim=True)
+
+
+def _mask(inputs: Any) -> Tensor | None:
+    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+    return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
+
+
+def _refuse_nonfinite(sums: Mapping[str, tuple[Tensor, Tensor]], start: int) -> None:
+    if not sums or bool(torch.isfinite(torch.stack([total.double() for total, _ in sums.values()])).all()):
+        return
+    for name, (_, rows) in sums.items():
+        bad = ~torch.isfinite(rows).flatten(1).all(1)
+        if bool(bad.any()):
+            place = int(bad.nonzero()[0])
+            values = rows[place][~torch.isfinite(rows[place])]
+            raise ValueError(
+                f"record: activations must be finite, got {values[0].item()} at layer {name}, sample {start + place} "
+                f"({values.numel()} such numbers there). Pass on_nonfinite='keep' to go on knowingly."
+            )

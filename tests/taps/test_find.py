@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from architectures import ARCHITECTURES, SMALL, TOKENS, hf, image, sequential, text
+from torch import nn
+
+from lisse import taps
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda row: row.name)
+def test_blocks_of_real_architectures(architecture):
+    found = taps.find(architecture.build(), architecture.example())
+    assert len(found.blocks) == architecture.blocks
+    assert found[0].name == architecture.first
+    assert found[-1].name == (architecture.last or found.blocks[-1].name)
+    assert [tap.depth for tap in found] == pytest.approx([i / (len(found) - 1) for i in range(len(found))])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda row: row.name)
+def test_every_tap_fires_with_its_shape_and_samples_first(architecture):
+    model, example = architecture.build(), architecture.example()
+    found = taps.find(model, example)
+    shapes = {}
+    with taps.still(model), taps.tapped(model, found, lambda tap, value: shapes.update({tap.name: value.shape})):
+        taps.feed(model, example)
+    assert {name: tuple(shape) for name, shape in shapes.items()} == {tap.name: (3, *tap.shape) for tap in found}
+
+
+def test_a_weighted_layer_and_what_follows_it_is_one_layer():
+    found = taps.find(sequential(), image())
+    assert found.names == ["input", "3", "6", "7"]  # conv+norm+relu+pool, conv+relu+flatten, linear = the output
+    assert [tap.kind for tap in found] == ["Sequential", "MaxPool2d", "Flatten", "Linear"]
+
+
+def test_the_stem_is_what_enters_the_first_block():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return x + self.b(torch.relu(self.a(x)))
+
+    model = nn.Sequential(nn.Linear(6, 4), Block(), Block(), nn.Linear(4, 2))
+    found = taps.find(model, torch.rand(3, 6))
+    assert found.names == ["input", "stem", "1", "2", "output"]
+    x, kept = torch.rand(5, 6), {}
+    with taps.still(model), taps.tapped(model, found, lambda tap, value: kept.update({tap.name: value})):
+        model(x)
+    assert torch.equal(kept["stem"], model[0](x))
+    assert torch.equal(kept["output"], model(x))
+    assert torch.equal(kept["input"], x)
+
+
+def test_a_module_named_stem_keeps_its_name():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Linear(4, 4)
+            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(4, 1, 8, batch_first=True) for _ in range(2))
+
+        def forward(self, x):
+            x = self.stem(x)
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    found = taps.find(Net(), torch.rand(3, 2, 4))
+    assert found.names == ["input", "(stem)", "layers.0", "layers.1"]
+    assert taps.find(Net(), torch.rand(3, 2, 4), ["stem"]).names == ["stem"]
+
+
+def test_the_sample_axis_need_not_be_the_first():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(5, 5)
+
+        def forward(self, x):
+            return self.inner(x.transpose(0, 1)).transpose(0, 1) + 1
+
+    model = Net()
+    (tap,) = taps.find(model, torch.rand(3, 7, 5), ["inner"])
+    assert (tap.axis, tap.shape) == (1, (7, 5))
+    x, kept = torch.rand(4, 7, 5), []
+    with taps.tapped(model, [tap], lambda tap, value: kept.append(value)):
+        model(x)
+    torch.testing.assert_close(kept[0], model.inner(x))
+
+
+def test_folded_windows_are_skipped_with_the_reason():
+    swin = hf(
+        "SwinModel",
+        "SwinConfig",
+        image_size=32,
+        patch_size=2,
+        embed_dim=16,
+        depths=[2],
+        num_heads=[2],
+        window_size=4,
+    )
+    found = taps.find(swin, image())
+    reasons = {place.name: place.reason for place in found.skipped}
+    assert "folds 16 parts of each sample into the batch" in reasons["encoder.layers.0.blocks.0.attention"]
+    with pytest.raises(ValueError, match="folds 16 parts"):
+        taps.find(swin, image(), ["encoder.layers.0.blocks.0.attention"])
+
+
+def test_calls_of_one_module_have_names_of_their_own():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.shared(torch.relu(self.shared(x)))
+
+    model = Twice()
+    found = taps.find(model, torch.rand(2, 3))
+    assert found.names == ["input", "shared#0", "shared#1"]
+    x, kept = torch.rand(4, 3), {}
+    with taps.tapped(model, found, lambda tap, value: kept.update({tap.name: value})):
+        model(x)
+        model(x)  # counting begins anew with every forward
+    assert torch.equal(kept["shared#0"], model.shared(x))
+    assert torch.equal(kept["shared#1"], model(x))
+    assert taps.find(model, torch.rand(2, 3), "shared").names == ["shared#0", "shared#1"]
+
+
+def test_layers_are_chosen_by_name_and_glob():
+    bert = hf("BertModel", "BertConfig", **SMALL, **TOKENS)
+    assert taps.find(bert, text(), ["encoder.layer.*"]).names == [f"encoder.layer.{i}" for i in range(3)]
+    assert taps.find(bert, text(), ["encoder.layer.?.attention"]).names == [
+        f"encoder.layer.{i}.attention" for i in range(3)
+    ]
+    assert len(taps.find(bert, text(), ["encoder.layer.0.**"])) > 10
+    chosen = taps.find(bert, text(), ["encoder.layer.2", "stem", "encoder.layer.0:in"])
+    assert chosen.names == ["stem", "encoder.layer.0:in", "encoder.layer.2"]
+    assert chosen[-1].depth == 1.0
+    inner = taps.find(bert, text(), "encoder.layer.1.attention")[0]
+    assert 1 / 3 < inner.depth < 2 / 3
+
+
+def test_a_name_that_matches_nothing_names_the_nearest():
+    with pytest.raises(ValueError, match=r"got 'encoder\.layers\.0'.*nearest are encoder\.layer\.0"):
+        taps.find(hf("BertModel", "BertConfig", **SMALL, **TOKENS), text(), ["encoder.layers.0"])
+
+
+def test_a_module_that_is_never_called_says_so():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    with pytest.raises(ValueError, match="'unused', never called"):
+        taps.find(Net(), torch.rand(2, 2), ["unused"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "match"),
+    [
+        ("text", TypeError, "example must be a tensor, a dict of tensors or a tuple"),
+        (torch.rand(0, 3), ValueError, "must hold samples on its first axis"),
+        (torch.tensor(1.0), ValueError, "must hold samples on its first axis"),
+    ],
+)
+def test_a_bad_example_is_refused(wrong, error, match):
+    with pytest.raises(error, match=match):
+        taps.find(nn.Linear(3, 3), wrong)
+
+
+def test_a_model_without_samples_is_refused_with_the_reason():
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.long().float().mean()
+
+    with pytest.raises(ValueError, match="place where samples can be told apart"):
+        taps.find(Mean(), torch.ones(3, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("attention_only", [False, True])
+def test_attention_weights_and_what_they_multiply(attention_only):
+    if attention_only:
+        torch.manual_seed(0)
+        model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 3).eval()
+        example, names = torch.rand(3, 9, 32), [f"layers.{i}.self_attn" for i in range(3)]
+    else:
+        model = hf("BertModel", "BertConfig", **SMALL, **TOKENS)
+        example, names = text(), [f"encoder.layer.{i}.attention.self" for i in range(3)]
+    before = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    found = taps.find(model, example, attention=True)
+    assert found.names == names
+    kept = {}
+    with taps.still(model):
+        plain = taps.feed(model, example)
+        with taps.tapped(model, found, lambda tap, value: kept.update({tap.name: value.clone()})):
+            taps.feed(model, example)
+        again = taps.feed(model, example)
+    for weights in kept.values():
+        assert weights.shape == (3, 4, 9, 9)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4, 9))
+    assert getattr(getattr(model, "config", None), "_attn_implementation", None) == before
+    first, second = (out[0] if isinstance(out, tuple) or hasattr(out, "keys") else out for out in (plain, again))
+    assert torch.equal(first, second)
+    if not attention_only:  # the oracle: Hugging Face's own attention weights
+        eager = hf("BertModel", "BertConfig", **SMALL, **TOKENS, attn_implementation="eager")
+        eager.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            theirs = eager(**example, output_attentions=True).attentions
+        for ours, expected in zip(kept.values(), theirs, strict=True):
+            torch.testing.assert_close(ours, expected)
+
+
+def test_attention_of_a_model_without_any_is_an_error():
+    with pytest.raises(ValueError, match="got no attention weights"):
+        taps.find(sequential(), image(), attention=True)
