@@ -1,0 +1,8 @@
+"""One file per measurement. ``ALL`` is what the command line offers."""
+
+from lisse.instruments.sensitivity import Sensitivity
+from lisse.run import Instrument
+
+ALL: tuple[type[Instrument], ...] = (Sensitivity,)
+
+__all__ = ["ALL", "Sensitivity"]

@@ -1,0 +1,169 @@
+"""Confidence intervals: bootstrap for statistics of samples, disjoint clouds for statistics of point clouds.
+
+A cloud statistic (persistence, transport, effective rank) must not be bootstrapped: resampling with replacement
+duplicates points, which changes the very shape that is measured. It is computed on disjoint clouds of one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Statistic = Literal["mean", "median"] | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with a confidence interval, for one statistic (scalars) or several at once (tensors of one shape)."""
+
+    value: Tensor
+    low: Tensor
+    high: Tensor
+    n: int
+    level: float
+
+
+def bootstrap(
+    values: Tensor,
+    statistic: Statistic = "mean",
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    generator: torch.Generator | None = None,
+) -> Interval:
+    r"""BCa bootstrap interval of a statistic over samples ``[n, …]``, for every trailing index at once.
+
+    With :math:`\hat\theta^*_1 … \hat\theta^*_B` the statistic on resamples, :math:`z_0 = \Phi^{-1}(\#\{\hat\theta^* <
+    \hat\theta\}/B)` (ties count half) and the acceleration :math:`a = \sum d_i^3 / (6 (\sum d_i^2)^{3/2})` from
+    jackknife deviations :math:`d_i`, the ends are the quantiles of :math:`\hat\theta^*` at
+    :math:`\Phi(z_0 + (z_0 + z)/(1 - a (z_0 + z)))`, :math:`z = \Phi^{-1}((1 \mp \text{level})/2)`.
+
+    ``statistic`` is ``mean``, ``median`` (of an even number: the middle of the two), or a function that reduces axis
+    0 of ``[n, …]``. The same resamples serve all trailing indices, so that they can be compared. Second-order
+    accurate: the coverage is off by O(1/n). Cost: O(B n) per trailing index; memory for 64 resamples at a time.
+    Reference: [efron1987] sec. 4.
+    """
+    values = _samples("bootstrap", values)
+    n = len(values)
+    if n < 2:
+        raise ValueError(f"bootstrap: values must hold at least 2 samples, got {n}.")
+    if not 0 < level < 1:
+        raise ValueError(f"bootstrap: level must lie in (0, 1), got {level}.")
+    if resamples < 100:
+        raise ValueError(f"bootstrap: resamples must be at least 100, got {resamples}.")
+    flat = values.reshape(n, -1).double()
+    reduce = _reducer(statistic)
+    value = reduce(flat)
+    replicates = _replicates(flat, statistic, resamples, generator)
+    ties = (replicates == value).double().mean(0)
+    below = (replicates < value).double().mean(0) + ties / 2
+    bias = torch.special.ndtri(below.clamp(0.5 / resamples, 1 - 0.5 / resamples))
+    skew = _acceleration(flat, statistic)
+    ends = []
+    for tail in ((1 - level) / 2, (1 + level) / 2):
+        z = bias + torch.special.ndtri(torch.tensor(tail, dtype=torch.float64))
+        ends.append(_quantile(replicates, torch.special.ndtr(bias + z / (1 - skew * z))))
+    shape = values.shape[1:]
+    low, high = (end.reshape(shape).to(values.device) for end in ends)
+    return Interval(value.reshape(shape).to(values.device), low, high, n, level)
+
+
+def across_clouds(values: Tensor, *, level: float = 0.95) -> Interval:
+    r"""Student interval of a statistic's mean over disjoint clouds ``[k, …]``: :math:`\bar x \pm t_{k-1} s/\sqrt k`.
+
+    What it is an interval for is the expected statistic of a cloud of that size. Exact where the statistic is normal
+    over clouds.
+    """
+    values = _samples("across_clouds", values)
+    k = len(values)
+    if k < 2:
+        raise ValueError(f"across_clouds: values must come from at least 2 clouds, got {k}.")
+    if not 0 < level < 1:
+        raise ValueError(f"across_clouds: level must lie in (0, 1), got {level}.")
+    from scipy.special import stdtrit
+
+    mean = values.double().mean(0)
+    half = float(stdtrit(k - 1, (1 + level) / 2)) * values.double().std(0) / k**0.5
+    return Interval(mean, mean - half, mean + half, k, level)
+
+
+def disjoint_clouds(n: int, size: int, *, clouds: int = 5, generator: torch.Generator | None = None) -> Tensor:
+    """Indices ``[k, size]`` of up to ``clouds`` disjoint random clouds out of ``n`` samples, each sorted.
+
+    ``k`` is smaller where ``n`` does not hold that many; at least one must fit.
+    """
+    if size < 1 or clouds < 1:
+        raise ValueError(f"disjoint_clouds: size and clouds must be at least 1, got {size} and {clouds}.")
+    if n < size:
+        raise ValueError(f"disjoint_clouds: size must not exceed the number of samples, got {size} of {n}.")
+    count = min(clouds, n // size)
+    order = torch.randperm(n, generator=generator)[: count * size]
+    return order.reshape(count, size).sort(1).values
+
+
+def _samples(where: str, values: Tensor) -> Tensor:
+    values = torch.as_tensor(values)
+    if values.ndim == 0:
+        raise ValueError(f"{where}: values must have samples on axis 0, got a single number.")
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError(f"{where}: values must be finite, got NaN or infinity among them.")
+    return values
+
+
+def _median(values: Tensor) -> Tensor:
+    ordered = values.sort(0).values
+    n = len(values)
+    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+
+
+def _reducer(statistic: Statistic) -> Callable[[Tensor], Tensor]:
+    if statistic == "mean":
+        return lambda values: values.mean(0)
+    if statistic == "median":
+        return _median
+    if callable(statistic):
+        return statistic
+    raise ValueError(f"bootstrap: statistic must be mean, median or a function, got {statistic!r}.")
+
+
+def _replicates(flat: Tensor, statistic: Statistic, resamples: int, generator: torch.Generator | None) -> Tensor:
+    n = len(flat)
+    reduce = _reducer(statistic)
+    found = []
+    for start in range(0, resamples, 64):
+        count = min(64, resamples - start)
+        picks = torch.randint(n, (count, n), generator=generator).to(flat.device)
+        if statistic == "mean":  # counts times values: one matrix product for every column at once
+            counts = flat.new_zeros(count, n).scatter_add_(1, picks, flat.new_ones(1, 1).expand(count, n))
+            found.append(counts @ flat / n)
+        else:
+            found.append(torch.stack([reduce(flat[pick]) for pick in picks]))
+    return torch.cat(found)
+
+
+def _acceleration(flat: Tensor, statistic: Statistic) -> Tensor:
+    n = len(flat)
+    if statistic == "mean":
+        deviations = (flat - flat.mean(0)) / (n - 1)
+    elif statistic == "median":
+        return flat.new_zeros(flat.shape[1])  # the jackknife is inconsistent for a quantile
+    else:
+        reduce = _reducer(statistic)
+        left_out = torch.stack([reduce(torch.cat([flat[:i], flat[i + 1 :]])) for i in range(n)])
+        deviations = left_out.mean(0) - left_out
+    cubes, squares = deviations.pow(3).sum(0), deviations.pow(2).sum(0)
+    return torch.where(squares > 0, cubes / (6 * squares.clamp_min(1e-300) ** 1.5), 0.0)
+
+
+def _quantile(replicates: Tensor, at: Tensor) -> Tensor:
+    """Column-wise linear-interpolation quantiles, one level per column."""
+    ordered = replicates.sort(0).values
+    place = at.clamp(0, 1) * (len(ordered) - 1)
+    left = place.floor().long()
+    right = (left + 1).clamp_max(len(ordered) - 1)
+    low, high = ordered.gather(0, left[None])[0], ordered.gather(0, right[None])[0]
+    return low + (high - low) * (place - left)

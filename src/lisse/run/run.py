@@ -1,0 +1,248 @@
+"""Run: one model on one data set in one order, and the services every instrument shares."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lisse.data import Batch, Dataset
+from lisse.profile import Part, options_of
+from lisse.progress import Event, Listener
+from lisse.recording import Recording, batch_seed, model_device
+from lisse.recording.recorder import Pass, Readout
+from lisse.run.cache import Cache, default_cache
+from lisse.run.fingerprint import digest_of, model_fingerprint, package_fingerprint, source_of
+from lisse.taps import Tap, Taps, feed, find, plain, reseed, still, tapped
+from lisse.taps.stillness import Statistics
+
+Views = Callable[[Batch], Mapping[str, Any] | Iterable[tuple[str, Any]]]
+Reduce = Callable[[Tap, Tensor, Tensor], Tensor]
+
+
+class Run:
+    """One model on one data set in one order. It owns batch, device, seed, recording, cache and progress.
+
+    An instrument asks it for activations (:meth:`recording`), for views against the clean pass (:meth:`views`), for
+    random numbers that do not depend on the batch size (:meth:`draw`), keeps finished work with :meth:`piece` and
+    says how far it is with :meth:`tell`. It knows no instrument.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Dataset,
+        *,
+        layers: Sequence[str] | str | None = None,
+        seed: int = 0,
+        batch: int = 100,
+        memory: str | int = "2GiB",
+        device: str | torch.device | None = None,
+        statistics: Statistics = "running",
+        readout: Readout | None = None,
+        cache: str | Path | bool | None = None,
+        progress: Listener | None = None,
+    ) -> None:
+        if batch < 1:
+            raise ValueError(f"Run: batch must be at least 1, got {batch}.")
+        self.model = plain(model if device is None else model.to(device))
+        self.data, self.seed, self.batch, self.memory = data, seed, batch, memory
+        self.statistics: Statistics = statistics
+        self.device = model_device(self.model)
+        padded = data.lengths is not None and bool((data.lengths != data.lengths[0]).any())
+        self.readout: Readout | None = readout or ("mean" if padded else None)
+        self.progress = progress
+        example = next(iter(data.batches(min(3, len(data)), stop=min(3, len(data)), device=self.device)))
+        self.taps: Taps = find(self.model, example.inputs, layers, statistics=statistics)
+        self.cache = None if cache is None or cache is False else Cache(default_cache() if cache is True else cache)
+        self._pass: Pass | None = None
+        self._block: tuple[str, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def take(self, n: int | None) -> int:
+        """``n``, or as many samples as there are where that is fewer (``None``: all)."""
+        return len(self.data) if n is None else min(n, len(self.data))
+
+    def batches(self, n: int | None = None, *, start: int = 0) -> Iterator[Batch]:
+        """The first ``n`` samples from ``start`` on, in order and on the device, in batches of the run's size."""
+        return self.data.batches(self.batch, start=start, stop=self.take(n), device=self.device)
+
+    # -- activations ---------------------------------------------------------------------------------------------
+
+    def recording(self, n: int | None = None) -> Recording:
+        """Activations of the first ``n`` samples. One recording is shared by all instruments: grown, never repeated.
+
+        It grows in whole batches, so that asking for 50 and then for 500 gives the same bits as asking for 500.
+        """
+        if self._pass is None:
+            self._pass = Pass(
+                self.model,
+                self.batches(),
+                self.taps,
+                memory=self.memory,
+                statistics=self.statistics,
+                readout=self.readout,
+                seed=self.seed,
+                total=len(self.data),
+                progress=self.progress,
+            )
+        samples = self.take(n)
+        whole = min(-(-samples // self.batch) * self.batch, len(self.data))
+        return Recording(self._pass, samples, whole=whole)
+
+    def views(
+        self, n: int | None, make: Views, reduce: Reduce, *, layers: Sequence[str] | None = None
+    ) -> dict[str, dict[str, Tensor]]:
+        """Stream altered views of the samples against the clean pass: ``result[view][layer]`` ``[n, …]``.
+
+        ``make(batch)`` gives the views of a batch, by name: a mapping, or an iterable of pairs when they should not
+        all exist at once. ``reduce(tap, clean, view)`` turns a layer's clean and altered activations ``[b, …]`` into a
+        few numbers per sample inside the tap; only those are kept, and one batch of clean activations.
+        """
+        taps = self.taps if layers is None else [tap for tap in self.taps if tap.name in set(layers)]
+        kept: dict[str, dict[str, list[Tensor]]] = {}
+        clean: dict[str, Tensor] = {}
+        view: str | None = None
+
+        def on(tap: Tap, activation: Tensor) -> None:
+            if view is None:
+                clean[tap.name] = activation.clone()
+            else:
+                kept.setdefault(view, {}).setdefault(tap.name, []).append(
+                    reduce(tap, clean[tap.name], activation).cpu()
+                )
+
+        total, done = self.take(n), 0
+        with ExitStack() as stack:
+            stack.enter_context(still(self.model, statistics=self.statistics, seed=self.seed))
+            stack.enter_context(tapped(self.model, taps, on))
+            for batch in self.batches(n):
+                view = None
+                self._forward(batch.inputs, batch.start)
+                made = make(batch)
+                for name, inputs in made.items() if isinstance(made, Mapping) else made:
+                    view = name
+                    self._forward(inputs, batch.start)
+                done = batch.start + len(next(iter(clean.values())))
+                self.tell("views", done, total, "samples")
+        return {name: {layer: torch.cat(rows) for layer, rows in by.items()} for name, by in kept.items()}
+
+    def _forward(self, inputs: Any, start: int) -> None:
+        # The same random numbers inside the network for every view of a batch: a view differs by its input alone.
+        reseed(self.model, batch_seed(self.seed, start))
+        feed(self.model, inputs)
+
+    # -- randomness ----------------------------------------------------------------------------------------------
+
+    def draw(
+        self, key: str, start: int, count: int, shape: Sequence[int], *, law: Literal["normal", "uniform"] = "normal"
+    ) -> Tensor:
+        """Random numbers ``[count, *shape]`` for samples ``start … start + count - 1``, the same in any batch size.
+
+        Standard normal, or uniform on [0, 1). They are drawn for fixed blocks of samples, each from a generator that
+        is seeded by the run's seed, ``key`` and the block's number, on the CPU whatever the device.
+        """
+        shape = tuple(shape)
+        block = max(1, min(256, 2**24 // max(1, int(torch.Size(shape).numel()))))
+        rows = []
+        place = start
+        while place < start + count:
+            number, offset = divmod(place, block)
+            label = repr((self.seed, key, law, number, shape))
+            if self._block is None or self._block[0] != label:
+                generator = torch.Generator().manual_seed(_seed_of(label))
+                maker = torch.randn if law == "normal" else torch.rand
+                self._block = label, maker((block, *shape), generator=generator)
+            taken = min(block - offset, start + count - place)
+            rows.append(self._block[1][offset : offset + taken])
+            place += taken
+        return torch.cat(rows).to(self.device) if rows else torch.empty((0, *shape), device=self.device)
+
+    def generator(self, key: str) -> torch.Generator:
+        """A CPU generator of its own for everything that is not per sample (intervals, the choice of clouds)."""
+        return torch.Generator().manual_seed(_seed_of(repr((self.seed, key))))
+
+    # -- resume --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the model and the data."""
+        return {"model": model_fingerprint(self.model, self.taps.output), "data": self.data.fingerprint()}
+
+    @cached_property
+    def identity(self) -> str:
+        """A hash of all that this run's numbers depend on: model, data, layers, seed, batch, mode, device, versions."""
+        places = [(tap.name, tap.module, tap.call, tap.side, tap.axis, tap.path) for tap in self.taps]
+        settings = [self.seed, self.batch, self.statistics, self.readout, self.device.type]
+        return digest_of(self.fingerprints, places, settings, package_fingerprint(), torch.__version__, np.__version__)
+
+    def piece(
+        self, instrument: Any, key: str | Sequence[Any], make: Callable[[], Mapping[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """The unit of resume: ``make()``, or what it gave before for the same run, instrument and key.
+
+        Give it work of seconds to minutes, with a key that names it among the instrument's pieces. A piece is on disk
+        whole or not at all, so a run that was killed goes on from the last finished one. Without a cache, ``make()``.
+        """
+        if self.cache is None:
+            return dict(make())
+        place = self._place(instrument, key)
+        found = self.cache.arrays(place)
+        self._complain()
+        if found is None:
+            made = dict(make())
+            self.cache.keep_arrays(place, {name: value.detach().cpu().numpy() for name, value in made.items()})
+            return made
+        return {name: torch.from_numpy(value) for name, value in found.items()}
+
+    def part(self, instrument: Any, make: Callable[[], Part]) -> Part:
+        """An instrument's whole part: ``make()``, or what it gave before for the same run and options."""
+        if self.cache is None:
+            return make()
+        place = self._place(instrument, "part")
+        found = self.cache.part(place)
+        self._complain()
+        if found is None:
+            found = make()
+            self.cache.keep_part(place, found)
+        return found
+
+    def _place(self, instrument: Any, key: str | Sequence[Any]) -> str:
+        kind = type(instrument)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return digest_of(self.identity, name, source_of(kind), options_of(instrument), key)
+
+    def _complain(self) -> None:
+        if self.cache is not None and self.cache.complaint is not None:
+            self.say("cache", self.cache.complaint, level="warning")
+
+    # -- progress ------------------------------------------------------------------------------------------------
+
+    def tell(self, task: str, done: float, total: float | None = None, unit: str = "") -> None:
+        """Say how far a task is."""
+        if self.progress is not None:
+            self.progress(Event(task, done, total, unit))
+
+    def say(self, task: str, text: str, *, level: Literal["info", "warning"] = "info") -> None:
+        """Say something a person should read."""
+        if self.progress is not None:
+            self.progress(Event(task, say=text, level=level))
+
+    def close(self) -> None:
+        """Let go of the recording's memory and files."""
+        if self._pass is not None:
+            self._pass.store.close()
+            self._pass = None
+
+
+def _seed_of(label: str) -> int:
+    return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little") >> 1

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+import lisse
+from lisse.data import Dataset
+from lisse.instruments import ALL, Sensitivity
+from lisse.profile import Part, Quantity, Row
+from lisse.run import Instrument, Run
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+X = torch.rand(40, 6, generator=torch.Generator().manual_seed(1))
+
+
+@dataclass(frozen=True)
+class Mean(Instrument):
+    scale: float = 1.0
+    QUANTITIES: ClassVar = (Quantity("mean", "mean", "The mean."),)
+
+    def part(self, run: Run) -> Part:
+        rows = [
+            Row("mean", self.scale * float(run.recording()[tap.name].mean()), "exact", len(run), tap.name, tap.depth)
+            for tap in run.taps
+        ]
+        return Part(self.name, rows, self.QUANTITIES)
+
+
+@dataclass(frozen=True)
+class Never(Instrument):
+    def fits(self, run: Run) -> str:
+        return "it is never satisfied."
+
+    def part(self, run: Run) -> Part:
+        raise AssertionError("not to be called")
+
+
+@dataclass(frozen=True)
+class Fails(Instrument):
+    def part(self, run: Run) -> Part:
+        raise ArithmeticError("half-way")
+
+
+def test_a_row_per_layer_and_where_it_came_from():
+    model = network()
+    profile = lisse.measure(model, Dataset("d", X), [Mean()], seed=4, name="small")
+    assert [row.layer for row in profile.rows] == ["input", "1", "2"]
+    assert profile.rows[0].value == pytest.approx(float(X.mean()))
+    assert profile.rows[-1].value == pytest.approx(float(model(X).detach().mean()), rel=1e-5)
+    origin = profile.provenance
+    assert (profile.name, origin["data"]["name"], origin["data"]["samples"], origin["seed"]) == ("small", "d", 40, 4)
+    assert [layer["shape"] for layer in origin["layers"]] == [[6], [5], [3]]
+    assert origin["model"]["parameters"] == 6 * 5 + 5 + 5 * 3 + 3
+
+
+def test_an_instrument_measures_by_itself():
+    profile = Mean(scale=3.0).measure(network(), X)
+    assert profile["mean"].options == {"scale": 3.0}
+    assert profile.rows[0].value == pytest.approx(3 * float(X.mean()))
+
+
+def test_instruments_share_one_clean_pass():
+    model = network()
+    run_samples = []
+    model.register_forward_pre_hook(lambda _, args: run_samples.append(len(args[0])))
+    lisse.measure(model, X, [Mean(), Sensitivity(samples=8, points=0)], batch=20)
+    assert run_samples == [2, 3, 20, 20]  # finding the layers, then every sample once
+
+
+def test_an_instrument_that_does_not_fit_says_why():
+    profile = lisse.measure(network(), X, [Never(), Mean()])
+    assert profile["never"].notes == ("Not measured: it is never satisfied.",)
+    assert len(profile["mean"].rows) == 3
+
+
+def test_a_failing_instrument_raises_or_is_noted():
+    with pytest.raises(ArithmeticError, match="half-way"):
+        lisse.measure(network(), X, [Fails(), Mean()])
+    profile = lisse.measure(network(), X, [Fails(), Mean()], on_error="note")
+    assert profile["fails"].notes == ("Failed: ArithmeticError: half-way",)
+    assert len(profile["mean"].rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("instruments", "error", "match"),
+    [
+        (Mean, TypeError, r"must be Instruments, got .*Mean.* Write Mean\(\)"),
+        ([Mean], TypeError, r"must be Instruments, got .*Mean.* Write Mean\(\)"),
+        (["mean"], TypeError, "must be Instruments, got 'mean'"),
+        ([Mean(), Mean(scale=2.0)], ValueError, "must be different ones, got mean, mean"),
+    ],
+)
+def test_bad_instruments(instruments, error, match):
+    with pytest.raises(error, match=match):
+        lisse.measure(network(), X, instruments)
+
+
+def test_all_is_a_tuple_of_frozen_dataclasses_with_described_quantities():
+    for kind in ALL:
+        assert kind.__dataclass_params__.frozen
+        assert kind.QUANTITIES
+        assert all(quantity.says and quantity.label for quantity in kind.QUANTITIES)
+
+
+def test_the_cache_serves_the_same_part_without_a_forward(tmp_path):
+    first = lisse.measure(network(), X, [Mean()], cache=tmp_path)
+    model = network()
+    forwards = []
+    model.register_forward_hook(lambda *_: forwards.append(1))
+    second = lisse.measure(model, X, [Mean()], cache=tmp_path)
+    assert len(forwards) == 2  # only those that find the layers
+    assert second.parts == first.parts
+    model[0].weight.data += 1
+    third = lisse.measure(model, X, [Mean()], cache=tmp_path)
+    assert third.rows[-1].value != first.rows[-1].value
+
+
+def test_progress_true_shows_a_bar(capsys):
+    lisse.measure(network(), X, [Mean()], progress=True)
+    assert "forward: 40 of 40 samples" in capsys.readouterr().err
+
+
+KILLED = """
+    import sys, time, torch
+    from dataclasses import dataclass
+    from typing import ClassVar
+    from torch import nn
+    import lisse
+    from lisse.profile import Part, Quantity, Row
+    from lisse.run import Instrument
+
+    @dataclass(frozen=True)
+    class Slow(Instrument):
+        QUANTITIES: ClassVar = (Quantity("sum", "sum", "A sum."),)
+        def part(self, run):
+            rows = []
+            for tap in run.taps:
+                def make(name=tap.name):
+                    with open(sys.argv[2], "a") as log:
+                        log.write(name + "\\n")
+                    time.sleep(0.15)
+                    return {"sum": run.recording()[name].double().sum() + run.draw("a", 0, 1, (1,)).sum()}
+                rows.append(Row("sum", float(run.piece(self, tap.name, make)["sum"]), "exact", 40, tap.name, tap.depth))
+            return Part(self.name, rows, self.QUANTITIES)
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(6, 6), nn.Tanh())])
+    x = torch.rand(40, 6)
+    profile = lisse.measure(model, x, [Slow()], cache=sys.argv[1])
+    profile.save(sys.argv[3])
+"""
+
+
+def test_killed_anywhere_a_rerun_does_only_what_is_missing_and_gives_the_same(tmp_path):
+    script = tmp_path / "slow.py"
+    script.write_text(textwrap.dedent(KILLED))
+
+    def start(cache, log, out):
+        command = [sys.executable, str(script), *(str(tmp_path / name) for name in (cache, log, out))]
+        return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    assert start("whole", "whole.log", "whole.profile").wait() == 0
+    dice = random.Random(0)
+    kills = 0
+    for _ in range(6):
+        process = start("killed", "killed.log", "killed.profile")
+        log = tmp_path / "killed.log"
+        before = len(log.read_text().splitlines()) if log.exists() else 0
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:  # wait for its first piece, then strike
+            if log.exists() and len(log.read_text().splitlines()) > before:
+                break
+            time.sleep(0.005)
+        time.sleep(dice.uniform(0, 0.3))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= 2
+    assert start("killed", "killed.log", "killed.profile").wait() == 0
+    done = (tmp_path / "killed.log").read_text().splitlines()
+    assert set(done) == set((tmp_path / "whole.log").read_text().splitlines())
+    assert len(done) <= len(set(done)) + kills  # at most the piece under way was lost at each kill
+    whole, killed = (lisse.Profile.load(tmp_path / f"{name}.profile") for name in ("whole", "killed"))
+    assert whole.parts == killed.parts

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from lisse import Run, taps
+from lisse.data import Dataset
+from lisse.progress import Event
+from lisse.run.fingerprint import model_fingerprint
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).eval()
+
+
+def data(n: int = 250) -> Dataset:
+    return Dataset("d", torch.rand(n, 6, generator=torch.Generator().manual_seed(1)))
+
+
+@dataclass(frozen=True)
+class Option:
+    value: int = 0
+
+
+def count_forwards(model: nn.Module) -> list[int]:
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+    return seen
+
+
+def test_the_recording_is_grown_and_never_repeated():
+    model = network()
+    run = Run(model, data(), batch=40)
+    seen = count_forwards(model)
+    few = run.recording(50)["2"]
+    assert (len(few), seen) == (50, [40, 40])
+    more = run.recording(130)["2"]
+    assert (len(more), seen) == (130, [40] * 4)
+    assert len(run.recording()["2"]) == 250
+    assert sum(seen) == 250
+    assert torch.equal(few, more[:50])
+    with torch.no_grad():
+        assert torch.equal(more, torch.cat([model(part) for part in data().inputs[:160].split(40)])[:130])
+
+
+def test_a_recording_asked_for_early_is_not_changed_by_a_later_one():
+    run = Run(network(), data(), batch=40)
+    early = run.recording(30)
+    run.recording(250)["2"]
+    assert early.samples == 30
+    assert len(early["2"]) == 30
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100, 600])
+def test_draws_do_not_depend_on_the_batch_size(batch):
+    run = Run(network(), data(600), batch=batch, seed=5)
+    draws = torch.cat([run.draw("noise", b.start, len(b.inputs), (2, 3)) for b in run.batches()])
+    expected = Run(network(), data(600), batch=100, seed=5).draw("noise", 0, 600, (2, 3))
+    assert torch.equal(draws, expected)
+
+
+def test_draws_depend_on_seed_key_and_law():
+    run = Run(network(), data())
+    noise = run.draw("a", 0, 200, (50,))
+    assert torch.equal(noise, run.draw("a", 0, 200, (50,)))
+    assert not torch.equal(noise, run.draw("b", 0, 200, (50,)))
+    assert not torch.equal(noise, Run(network(), data(), seed=1).draw("a", 0, 200, (50,)))
+    # 10,000 numbers: the mean's standard error is 0.01 (normal) and 0.0029 (uniform); five of them
+    assert abs(noise.mean()) < 0.05
+    assert abs(noise.std() - 1) < 0.05
+    uniform = run.draw("a", 0, 200, (50,), law="uniform")
+    assert abs(uniform.mean() - 0.5) < 0.015
+    assert uniform.min() >= 0
+    assert uniform.max() < 1
+    assert run.draw("a", 3, 0, (2,)).shape == (0, 2)
+
+
+def test_draws_leave_the_global_generator_alone():
+    run = Run(network(), data())
+    state = torch.get_rng_state()
+    run.draw("a", 0, 10, (3,))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("batch", [30, 100])
+def test_views_are_reduced_against_the_clean_pass(batch):
+    model, samples = network(), data()
+    run = Run(model, samples, batch=batch, seed=2)
+
+    def make(batch):
+        noise = run.draw("noise", batch.start, len(batch.inputs), (6,))
+        return {"clean": batch.inputs, "noisy": batch.inputs + noise}
+
+    found = run.views(120, make, lambda tap, clean, view: (view - clean).flatten(1).pow(2).sum(1))
+    assert list(found) == ["clean", "noisy"]
+    assert list(found["noisy"]) == run.taps.names
+    assert all(not rows.any() for rows in found["clean"].values())
+    noise = run.draw("noise", 0, 120, (6,))
+    torch.testing.assert_close(found["noisy"]["input"], noise.pow(2).sum(1), rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        moved = model(samples.inputs[:120] + noise) - model(samples.inputs[:120])
+    torch.testing.assert_close(found["noisy"]["2"], moved.pow(2).sum(1), rtol=1e-4, atol=1e-6)
+
+
+def test_views_may_come_one_at_a_time_and_at_chosen_layers():
+    run = Run(network(), data(), batch=50)
+
+    def make(batch):
+        for scale in (1.0, 2.0):
+            yield f"x{scale:g}", batch.inputs * scale
+
+    found = run.views(60, make, lambda tap, clean, view: (view / clean).flatten(1).mean(1), layers=["input"])
+    assert list(found["x2"]) == ["input"]
+    torch.testing.assert_close(found["x2"]["input"], torch.full((60,), 2.0))
+
+
+def test_a_random_network_gives_every_view_the_same_randomness():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.a(x) + torch.randn_like(x)
+
+    run = Run(Noisy(), data())
+    found = run.views(None, lambda batch: {"same": batch.inputs}, lambda tap, clean, view: (view - clean).abs().sum(1))
+    assert not found["same"]["output"].any()
+
+
+def test_pieces_are_kept_and_found_again(tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        return {"x": torch.arange(3.0), "flag": torch.tensor([True, False])}
+
+    def fresh(**options):
+        return Run(network(), data(), cache=tmp_path, **options)
+
+    first = fresh().piece(Option(), "a", make)
+    second = fresh().piece(Option(), "a", make)
+    assert len(made) == 1
+    assert all(torch.equal(first[key], second[key]) and first[key].dtype == second[key].dtype for key in first)
+    for number, run_and_key in enumerate(
+        [
+            (fresh(), Option(), "b"),
+            (fresh(), Option(1), "a"),
+            (fresh(seed=1), Option(), "a"),
+            (fresh(batch=7), Option(), "a"),
+            (fresh(layers=["2"]), Option(), "a"),
+            (fresh(statistics="batch"), Option(), "a"),
+            (Run(network(), data(249), cache=tmp_path), Option(), "a"),
+        ],
+        start=2,
+    ):
+        run, option, key = run_and_key
+        run.piece(option, key, make)
+        assert len(made) == number
+    Run(network(), data()).piece(Option(), "a", make)  # no cache: made every time
+    assert len(made) == number + 1
+
+
+def test_a_damaged_piece_is_made_again_and_said(tmp_path):
+    events: list[Event] = []
+    run = Run(network(), data(), cache=tmp_path, progress=events.append)
+    run.piece(Option(), "a", lambda: {"x": torch.ones(2)})
+    (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    path.write_bytes(path.read_bytes()[:-40])
+    again = run.piece(Option(), "a", lambda: {"x": torch.zeros(2)})
+    assert again["x"].tolist() == [0, 0]
+    assert any("damaged and is made again" in event.say for event in events)
+    assert run.piece(Option(), "a", lambda: {"x": torch.ones(2)})["x"].tolist() == [0, 0]
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(3, 3), scale
+
+    def forward(self, x):
+        return self.linear(x) * self.scale
+
+
+def test_every_change_of_a_model_changes_its_fingerprint():
+    def made(scale=1.0, touch=lambda model: None):
+        torch.manual_seed(0)
+        model = nn.Sequential(Scaled(scale), nn.BatchNorm1d(3), nn.Dropout(0.1)).eval()
+        touch(model)
+        return model
+
+    base = model_fingerprint(made())
+    assert model_fingerprint(made()) == base
+    assert model_fingerprint(made().train()) == base  # the mode is the run's business
+
+    def weight(model):
+        model[0].linear.weight.data[0, 0] += 1e-6
+
+    def buffer(model):
+        model[1].running_mean[0] = 1e-6
+
+    def option(model):
+        model[2].p = 0.2
+
+    def structure(model):
+        model[2] = nn.Identity()
+
+    def frozen_epsilon(model):
+        model[1].eps = 1e-4
+
+    changed = [model_fingerprint(made(touch=touch)) for touch in (weight, buffer, option, structure, frozen_epsilon)]
+    changed.append(model_fingerprint(made(scale=2.0)))  # a plain attribute, in no weight and in no printed form
+    assert len({base, *changed}) == 7
+
+
+def test_a_patched_forward_changes_the_runs_identity():
+    model = network()
+    before = Run(model, data()).identity
+    inner = model[0].forward
+    model[0].forward = lambda x: inner(x) * 2  # no attribute, no weight, no source file shows this
+    assert Run(model, data()).identity != before
+    del model[0].forward
+    assert Run(model, data()).identity == before
+
+
+def test_text_is_read_by_its_mean_where_it_is_padded():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.a, self.b = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, input_ids, attention_mask):
+            return self.b(torch.relu(self.a(self.embedding(input_ids))))
+
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
+    inputs = {"input_ids": torch.tensor([[1, 2, 3], [4, 0, 0]]), "attention_mask": mask}
+    run = Run(Tokens(), Dataset("t", inputs, lengths=mask.sum(1)))
+    assert run.readout == "mean"
+    assert run.recording()["b"].shape == (2, 4)
+    same = Dataset("t", inputs, lengths=torch.tensor([3, 3]))
+    assert Run(Tokens(), same).readout is None
+    assert Run(Tokens(), same, readout="cls").readout == "cls"
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        Run(network(), data(), batch=0)
+    with pytest.raises(ValueError, match="layers must match"):
+        Run(network(), data(), layers=["nope"])
+
+
+def test_the_model_is_left_as_it_was():
+    model = network().train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    run = Run(model, data())
+    run.recording()["2"]
+    run.views(20, lambda batch: {"v": batch.inputs}, lambda tap, clean, view: clean.sum(1))
+    assert model.training
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert taps.plain(model) is model
+    assert not any(module._forward_hooks for module in model.modules())
