@@ -1,0 +1,222 @@
+"""``lisse measure INSTRUMENT MODEL --data SPEC``: a table with a row per layer, and a saved profile."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from lisse.cli import fields
+from lisse.cli.outcome import Failed, FileTrouble, arguments
+
+
+def common_options() -> list[click.Parameter]:
+    """What every measurement takes, whatever the instrument."""
+    return [
+        click.Argument(["model"]),
+        click.Option(["--data"], required=True, metavar="SPEC", help="Data set; `lisse data` lists them."),
+        click.Option(["--split"], default="test", metavar="NAME", help="Part of the data set.  [default: test]"),
+        click.Option(["--limit"], type=click.IntRange(min=1), help="Use at most this many samples."),
+        click.Option(["--layers"], multiple=True, metavar="GLOB", help="Only these layers; may be repeated."),
+        click.Option(["--quick"], is_flag=True, help="Fewer samples and no intervals: a first look."),
+        click.Option(["--seed"], type=int, default=0, help="Of everything random.  [default: 0]"),
+        click.Option(["--batch"], type=click.IntRange(min=1), default=100, help="Samples at a time.  [default: 100]"),
+        click.Option(["--memory"], default="2GiB", metavar="SIZE", help="Most for activations.  [default: 2GiB]"),
+        click.Option(["--device"], metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, mps."),
+        click.Option(
+            ["--statistics"],
+            type=click.Choice(["running", "batch"]),
+            default="running",
+            help="Batch norm by its running statistics or by those of the batch.  [default: running]",
+        ),
+        click.Option(
+            ["--readout"],
+            type=click.Choice(["cls", "mean", "tokens"]),
+            help="What a sample of text is.  [default: mean, where samples differ in length]",
+        ),
+        click.Option(["--cache"], type=click.Path(file_okay=False), help="Folder of finished work, to go on from."),
+        click.Option(["--no-cache"], is_flag=True, help="Keep no finished work."),
+        click.Option(["--out"], type=click.Path(dir_okay=False), help="Profile.  [default: MODEL-DATA.profile]"),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print the rows as JSON, one per line."),
+        click.Option(["--traceback"], is_flag=True, help="Show where an error came from."),
+    ]
+
+
+class Measurement(click.Command):
+    """A command whose help keeps the instrument's options apart from those that all have."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Two sections of options."""
+        params = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = [(param, param.get_help_record(ctx)) for param in params]
+        own = [record for param, record in records if record and str(param.name).startswith("field_")]
+        shared = [record for param, record in records if record and not str(param.name).startswith("field_")]
+        for title, some in ((f"Options of {ctx.info_name}", own), ("Options of every measurement", shared)):
+            if some:
+                with formatter.section(title):
+                    formatter.write_dl(some)
+
+
+class Instruments(click.Group):
+    """The instruments as subcommands; several, separated by commas, share one pass over the data."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all instruments."""
+        return list(known())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """The command of one instrument or of several; an unknown name is an error with the nearest ones."""
+        there = known()
+        names = [name.strip().lower() for name in cmd_name.split(",") if name.strip()]
+        for name in names:
+            if name not in there:
+                near = difflib.get_close_matches(name, there, n=3, cutoff=0.4) or list(there)
+                raise click.UsageError(f"no instrument {name!r}. The nearest: {', '.join(near)}", ctx)
+        if not names or len(set(names)) != len(names):
+            raise click.UsageError(f"instruments must be named once each, separated by commas, got {cmd_name!r}", ctx)
+        kinds = [there[name] for name in names]
+        params = common_options()
+        taken = {str(param.name) for param in params} | {"json"}
+        return Measurement(
+            cmd_name,
+            params=[*params, *fields.options(kinds, taken, left_out={"quick"})],
+            options_metavar="--data SPEC [OPTIONS]",
+            callback=lambda **values: run(kinds, values),
+            help="\n\n".join(_summary(kind) for kind in kinds),
+            short_help=_summary(kinds[0]),
+        )
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The instruments with a sentence for each."""
+        with formatter.section("Instruments"):
+            formatter.write_dl([(name, _summary(kind)) for name, kind in known().items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but options before the instrument are a clear error."""
+        if args and args[0].startswith("-"):
+            raise click.UsageError(f"the instrument comes first, got {args[0]!r}", ctx)
+        return args[0], self.get_command(ctx, args[0]), args[1:]
+
+
+@click.group(
+    cls=Instruments,
+    options_metavar="",
+    subcommand_metavar="INSTRUMENT[,INSTRUMENT…] MODEL --data SPEC [OPTIONS]",
+)
+def command() -> None:
+    """Measure a model on data: a table with a row per layer, and a saved profile.
+
+    MODEL is zoo:NAME, hf:NAME, timm:NAME, torchvision:NAME, package.module:factory or a .safetensors checkpoint.
+    `lisse measure INSTRUMENT --help` shows an instrument's options.
+    """
+
+
+def known() -> dict[str, type]:
+    """The instruments by name."""
+    from lisse.instruments import ALL
+
+    return {kind.__name__.lower(): kind for kind in ALL}
+
+
+def run(kinds: list[type], values: dict[str, Any]) -> None:
+    """Load, measure, save, print."""
+    import lisse
+    from lisse.cli.table import print_profile
+    from lisse.progress import Bar
+
+    ctx = click.get_current_context()
+    with arguments(ctx):
+        instruments = fields.build(kinds, _given(ctx, kinds, values))
+    if values["cache"] and values["no_cache"]:
+        raise click.UsageError("--cache and --no-cache exclude each other", ctx)
+    if values["out"]:
+        _check_writable(Path(values["out"]))
+    with arguments(ctx):
+        model = lisse.load_model(values["model"], device=values["device"] or "cpu")
+        data = lisse.load_data(values["data"], split=values["split"], limit=values["limit"], seed=values["seed"])
+    card = getattr(model, "lisse", None)
+    out = Path(values["out"] or file_name(getattr(card, "name", None) or values["model"], data.name))
+    _check_writable(out)
+    with Bar() as bar, arguments(ctx, "layers", "memory", "batch", "seed", "statistics", "readout"):
+        profile = lisse.measure(
+            model,
+            data,
+            instruments,
+            layers=list(values["layers"]) or None,
+            seed=values["seed"],
+            batch=values["batch"],
+            memory=values["memory"],
+            statistics=values["statistics"],
+            readout=values["readout"],
+            cache=False if values["no_cache"] else values["cache"] or True,
+            progress=bar,
+        )
+    replaced = " (in place of the one before)" if out.exists() else ""
+    profile.save(out)
+    if values["as_json"]:
+        print_json(profile)
+    else:
+        print_profile(profile)
+    sys.stdout.flush()
+    print(f"Saved {out}{replaced}. Draw it: lisse figure overview {_quoted(out)} -o figure.png", file=sys.stderr)
+    if not profile.rows:
+        raise Failed("nothing was measured: " + (" ".join(profile.notes) or "the instruments gave no rows."))
+
+
+def print_json(profile: Any) -> None:
+    """One strictly valid JSON object per row on standard output, notes on standard error."""
+    from lisse.profile_file import row_to_json
+
+    for part in profile.parts:
+        for row in part.rows:
+            print(json.dumps({"instrument": part.instrument, **row_to_json(row)}, allow_nan=False))
+    for note in profile.notes:
+        print(f"Note: {note}", file=sys.stderr)
+
+
+def file_name(model: str, data: str) -> str:
+    """``MODEL-DATA.profile`` with nothing in it that a file's name cannot have."""
+    words = (re.sub(r"[^\w.]+", "-", word).strip("-.") or "unnamed" for word in (model, data))
+    return "-".join(word[:80] for word in words) + ".profile"
+
+
+def _given(ctx: click.Context, kinds: list[type], values: dict[str, Any]) -> dict[str, Any]:
+    given = {
+        key: value
+        for key, value in values.items()
+        if key.startswith("field_") and ctx.get_parameter_source(key) is ParameterSource.COMMANDLINE
+    }
+    if values["quick"]:
+        able = [kind for kind in kinds if "quick" in getattr(kind, "__dataclass_fields__", {})]
+        if not able:
+            raise click.UsageError(f"--quick is not known to {ctx.info_name}", ctx)
+        given["field_quick"] = True
+    return given
+
+
+def _check_writable(path: Path) -> None:
+    """Say before an hour of work, not after it, that the result has no place."""
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise FileTrouble(f"the profile cannot be written to {path}. Choose another place with --out.")
+
+
+def _summary(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def _quoted(path: Path) -> str:
+    import shlex
+
+    return shlex.quote(str(path))

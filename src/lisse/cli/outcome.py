@@ -1,0 +1,122 @@
+"""How a command ends: one line on standard error and a documented exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback as traces
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+FINE, FAILED, USAGE, FILE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+
+
+class Failed(click.ClickException):
+    """The measurement failed: the model, the data or the numbers."""
+
+    exit_code = FAILED
+
+
+class FileTrouble(click.ClickException):
+    """A file could not be read or written."""
+
+    exit_code = FILE
+
+
+def exit_code(work: Callable[[], None], *, traceback: bool = False) -> int:
+    """Run ``work``; say what went wrong in one line on standard error, and return the code to exit with."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a layer's name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        work()
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except BrokenPipeError:
+        return _quietly()
+    except SystemExit as stop:
+        # rich turns a broken pipe into SystemExit(1)
+        return _quietly() if isinstance(stop.__context__, BrokenPipeError) else _code(stop)
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted", INTERRUPTED, traceback)
+    except click.UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2: the message is the whole help
+            print(error.format_message(), file=sys.stderr)
+            return USAGE
+        command = error.ctx.command_path if error.ctx is not None else "lisse"
+        text = error.format_message().strip()
+        return _say(f"error: {text}{'' if text.endswith(('.', '?')) else '.'} See {command} --help.", USAGE, traceback)
+    except click.FileError as error:
+        return _say(f"error: {error.format_message()}", FILE, traceback)
+    except click.ClickException as error:
+        return _say(f"error: {error.format_message()}", error.exit_code, traceback)
+    except OSError as error:
+        said = f"{error.strerror}: {error.filename}" if error.strerror and error.filename else str(error)
+        return _say(f"error: {said}", FILE, traceback)
+    except Exception as error:
+        named = isinstance(error, (ValueError, RuntimeError, ImportError)) and str(error)
+        return _say(f"error: {error}" if named else f"error: {type(error).__name__}: {error}", FAILED, traceback)
+    return FINE
+
+
+@contextmanager
+def arguments(ctx: click.Context, *names: str) -> Iterator[None]:
+    """A complaint about what a person typed is a usage error.
+
+    The house style of an error is ``function: argument must rule``: with ``names``, only complaints about these
+    arguments count; without, every ``ValueError``, ``TypeError`` and ``LookupError`` does.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, LookupError) as error:
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        about = re.match(r"[\w.]+: (\w+) must ", text)
+        if names and (about is None or about[1] not in names):
+            raise
+        raise click.UsageError(text, ctx) from error
+
+
+@contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Show warnings as ``lisse: warning: …`` instead of with a line of source."""
+    with warnings.catch_warnings():
+
+        def show(message: Warning | str, *_: object) -> None:
+            print(f"lisse: warning: {_one_line(str(message))}", file=sys.stderr)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+def _say(text: str, code: int, traceback: bool) -> int:
+    try:
+        if traceback:
+            traces.print_exc()
+        print(f"lisse: {_one_line(text)}", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        return _quietly()
+    return code
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _quietly() -> int:
+    """The reader went away (``| head``): nothing more can be said, also not by Python while it shuts down."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            os.dup2(nowhere, stream.fileno())
+        except (OSError, ValueError):  # no real file behind it
+            continue
+    return BROKEN_PIPE
+
+
+def _code(stop: SystemExit) -> int:
+    return stop.code if isinstance(stop.code, int) else FAILED if stop.code else FINE

@@ -1,0 +1,89 @@
+"""Tables: the same cells in a pipe and in a terminal; names cannot do anything but be read."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+
+import pytest
+
+from lisse.cli import table
+from lisse.cli.table import print_profile, print_table, printable, shown
+from lisse.profile import Part, Profile, Quantity, Row
+
+Q = Quantity("q", "label", "What it says.")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_columns_are_aligned_also_with_wide_letters(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["layer", "value"], [["a", "1.5"], ["層", "22.25"]])
+    assert capsys.readouterr().out == "layer  value\na        1.5\n層     22.25\n"
+
+
+def test_a_terminal_gets_several_tables_where_one_is_too_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(
+        ["layer", *(f"quantity{place} p=1" for place in range(4))],
+        [["[red]x[/b]", *(f"{place}.5" for place in range(4))]],
+    )
+    text = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+    assert text.count("layer") == 2
+    assert text.count("[red]x[/b]") == 2
+    assert [text.count(f"{place}.5") for place in range(4)] == [1, 1, 1, 1]
+    assert max(map(len, text.splitlines())) <= 40
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (Row("q", 3.14159, "exact", 1), "3.142"),
+        (Row("q", 3.14159, "estimate", 1, low=3.0, high=3.5), "3.142 [3, 3.5]"),
+        (Row("q", 2, "lower", 1), "≥ 2"),
+        (Row("q", 1e6, "upper", 1), "≤ 1e+06"),
+        (Row("q", math.nan, "heuristic", 1), "~ nan"),
+        (Row("q", -math.inf, "exact", 1), "-inf"),
+    ],
+)
+def test_a_number_shows_its_kind_and_interval(row: Row, text: str) -> None:
+    assert shown(row) == text
+
+
+def test_a_name_cannot_move_the_cursor() -> None:
+    assert printable("a\x1b[2Jb\nc\u202ed") == "a\\x1b[2Jb\\nc\\u202ed"
+    assert printable("größe 層 🙂") == "größe 層 🙂"
+
+
+def test_a_profile_is_layers_then_the_rest_then_meanings_and_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = (
+        Row("q", 2.0, "lower", 1, layer="b", depth=1.0, at={"p": 1}),
+        Row("q", 1.0, "exact", 1, layer="a", depth=0.0, at={"p": 2}),
+        Row("q", 9.0, "estimate", 1, low=8.0, high=10.0),
+    )
+    print_profile(Profile((Part("i", rows, (Q, Quantity("unused", "x", "Not said.")), ("One\nnote.",)),)))
+    assert capsys.readouterr().out.splitlines() == [
+        "layer  q p=1  q p=2",
+        "a                 1",
+        "b        ≥ 2",
+        "q: 9 [8, 10]",
+        "",
+        "q: What it says.",
+        "≥ from below: the true value is at least this; [low, high] is an interval.",
+        "Note: One\\nnote.",
+    ]
+
+
+def test_an_empty_profile_prints_its_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    print_profile(Profile((Part("i", notes=("Not measured: no reason.",)),)))
+    assert capsys.readouterr().out == "Note: Not measured: no reason.\n"
+
+
+def test_every_kind_has_a_sign() -> None:
+    assert set(table.SIGNS) == {"exact", "estimate", "lower", "upper", "heuristic"}
