@@ -157,6 +157,10 @@ def test_a_non_finite_activation_names_layer_and_sample(value, shown):
         record(model, x)["b"]
     with pytest.raises(ValueError, match=r"at layer b, sample 137 \(2 such numbers there\)"):
         record(model, x, layers=["a", "b"])["b"]
+    broken = record(model, x)
+    for error, match in ((ValueError, "sample 137"), (RuntimeError, "broke off .*sample 137.*Record again")):
+        with pytest.raises(error, match=match):
+            broken["b"]
     kept = record(model, x, on_nonfinite="keep")["b"]
     assert (~torch.isfinite(kept)).any(1).nonzero().tolist() == [[137]]
 
@@ -238,6 +242,17 @@ def test_readouts_leave_padding_out(padded):
     assert len(few["layers.1"]) == len(few.owners) == int(lengths[:10].sum())
     with pytest.raises(ValueError, match="readout must be 'tokens'"):
         _ = record(model, inputs).owners
+
+
+def test_a_bad_token_names_its_sample(padded):
+    inputs, _ = padded
+    model = Tokens().eval()
+    model.embedding.weight.data[7] = float("nan")
+    inputs["input_ids"][inputs["input_ids"] == 7] = 8
+    inputs["input_ids"][117, 0] = 7
+    for readout in (None, "mean", "cls", "tokens"):
+        with pytest.raises(ValueError, match="layer stem, sample 117"):
+            record(model, inputs, readout=readout)["layers.1"]
 
 
 def test_batches_of_different_length_ask_for_a_readout():

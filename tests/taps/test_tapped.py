@@ -155,7 +155,7 @@ def test_wrapped_models_are_unwrapped(wrap):
     assert found.names == ["input", "1", "2"]
     kept = []
     with taps.tapped(wrap(inner), found, lambda tap, value: kept.append(value)) as model:
-        model(torch.rand(5, 3))
+        model(torch.rand(5, 3, device=taps.model_device(model)))  # DataParallel moves it where there is a GPU
     assert [len(value) for value in kept] == [5, 5, 5]
 
 

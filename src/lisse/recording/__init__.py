@@ -1,6 +1,6 @@
 """record(): model + batches -> activations, layer by layer, in bounded memory."""
 
-from lisse.recording.recorder import Recording, batch_seed, batches_of, model_device, record
+from lisse.recording.recorder import Recording, batch_seed, batches_of, record
 from lisse.recording.store import Store, parse_bytes
 
-__all__ = ["Recording", "Store", "batch_seed", "batches_of", "model_device", "parse_bytes", "record"]
+__all__ = ["Recording", "Store", "batch_seed", "batches_of", "parse_bytes", "record"]

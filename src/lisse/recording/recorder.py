@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lisse.data import Batch, Dataset
 from lisse.progress import Event, Listener
 from lisse.recording.store import Store, parse_bytes
-from lisse.taps import Tap, Taps, feed, find, plain, reseed, still, tapped
+from lisse.taps import Tap, Taps, feed, find, model_device, reseed, still, tapped
 from lisse.taps.stillness import Statistics
 
 Readout = Literal["cls", "mean", "tokens"]
@@ -114,15 +114,18 @@ class Pass:
         self.owners: list[Tensor] = []
         self.done = 0
         self.ended = False
+        self.broken: str | None = None
         self._batches = batches
 
     def reach(self, samples: int | None) -> None:
         """Go on until ``samples`` are recorded (``None``: to the end), in whole batches."""
+        if self.broken is not None:
+            raise RuntimeError(f"record: this recording broke off ({self.broken}). Record again.")
         if self.ended or (samples is not None and self.done >= samples):
             return
         goal = samples if samples is not None else self.total
         reserved = goal is None or self.grad
-        sums: dict[str, tuple[Tensor, Tensor]] = {}
+        sums: dict[str, Tensor] = {}
         mask: Tensor | None = None
 
         def on(tap: Tap, activation: Tensor) -> Tensor | None:
@@ -131,10 +134,11 @@ class Pass:
                 self.graph[tap.name].append(rows)
                 # The network goes on with a copy, so that an in-place activation after it changes nothing here.
                 return activation.clone()
-            kept = self.store.append(tap.name, rows)
+            self.store.append(tap.name, rows)
             if self.on_nonfinite == "error":
-                # One pass over the numbers just written: the sum is finite if they are (or overflows: looked at then).
-                sums[tap.name] = kept.sum(dtype=torch.float64 if kept.dtype == torch.float64 else torch.float32), kept
+                # One pass over numbers just touched: a sum that is finite had none that was not. (One that is not may
+                # only have overflowed: then each is looked at.)
+                sums[tap.name] = rows.sum(dtype=torch.float64 if rows.dtype == torch.float64 else torch.float32)
             return None
 
         try:
@@ -155,14 +159,15 @@ class Pass:
                     mask = _mask(batch.inputs)
                     reseed(root, batch_seed(self.seed, batch.start))
                     feed(root, batch.inputs)
-                    _refuse_nonfinite(sums, batch.start)
+                    if sums and not bool(torch.isfinite(torch.stack([s.double() for s in sums.values()])).all()):
+                        self._refuse_nonfinite(batch.start, count, mask)
                     sums.clear()
                     self._note(batch, mask, count)
                     if self.progress is not None:
                         self.progress(Event("forward", self.done, goal, "samples"))
-        except BaseException:
+        except BaseException as error:
             self.store.close()
-            self.ended = True
+            self.broken = f"{type(error).__name__}: {error}"
             raise
 
     def read(self, name: str) -> Tensor:
@@ -172,6 +177,23 @@ class Pass:
     def _rows(self, activation: Tensor, mask: Tensor | None) -> Tensor:
         rows = read_out(activation, mask, self.readout)
         return rows.to(self.dtype) if self.dtype is not None and rows.is_floating_point() else rows
+
+    def _refuse_nonfinite(self, start: int, count: int, mask: Tensor | None) -> None:
+        """Name the first number of the last batch that is NaN or infinite, if there is one."""
+        for name in self.taps.names:
+            rows = self.store.read(name)
+            whole = self.readout != "tokens" or len(rows) == self.done + count
+            owners = torch.arange(count) if whole or mask is None else mask.cpu().nonzero()[:, 0]
+            rows = rows[len(rows) - len(owners) :]
+            bad = (~torch.isfinite(rows)).flatten(1).sum(1)
+            if bool(bad.any()):
+                place = int(bad.nonzero()[0])
+                value = rows[place][~torch.isfinite(rows[place])][0].item()
+                raise ValueError(
+                    f"record: activations must be finite, got {value} at layer {name}, "
+                    f"sample {start + int(owners[place])} ({int(bad[place])} such numbers there). "
+                    "Pass on_nonfinite='keep' to go on knowingly."
+                )
 
     def _reserve(self, samples: int, batch: int) -> None:
         if self.readout == "tokens":
@@ -317,12 +339,6 @@ def batch_seed(seed: int, start: int) -> int:
     return seed * 1_000_003 + start
 
 
-def model_device(model: nn.Module) -> torch.device:
-    """Where the model's parameters (or buffers) are; the CPU for a model without any."""
-    tensor = next(itertools.chain(plain(model).parameters(), plain(model).buffers()), None)
-    return torch.device("cpu") if tensor is None else tensor.device
-
-
 def _to(inputs: Any, device: torch.device | None) -> Any:
     if isinstance(inputs, Mapping):
         return {key: _to(value, device) for key, value in inputs.items()}
@@ -358,17 +374,3 @@ def read_out(activation: Tensor, mask: Tensor | None, readout: Readout | None) -
 def _mask(inputs: Any) -> Tensor | None:
     mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
     return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
-
-
-def _refuse_nonfinite(sums: Mapping[str, tuple[Tensor, Tensor]], start: int) -> None:
-    if not sums or bool(torch.isfinite(torch.stack([total.double() for total, _ in sums.values()])).all()):
-        return
-    for name, (_, rows) in sums.items():
-        bad = ~torch.isfinite(rows).flatten(1).all(1)
-        if bool(bad.any()):
-            place = int(bad.nonzero()[0])
-            values = rows[place][~torch.isfinite(rows[place])]
-            raise ValueError(
-                f"record: activations must be finite, got {values[0].item()} at layer {name}, sample {start + place} "
-                f"({values.numel()} such numbers there). Pass on_nonfinite='keep' to go on knowingly."
-            )

@@ -61,6 +61,7 @@ class Store:
         self.budget = budget
         self.folder = folder
         self._slots: dict[str, _Slot] = {}
+        self._staging = _Staging()
 
     @property
     def resident(self) -> int:
@@ -76,6 +77,7 @@ class Store:
 
         Joining what came before needs one stack twice for a moment; that is counted in.
         """
+        self._staging.finish()
         slots = [self._slots.setdefault(name, _Slot(shape, dtype)) for name, (shape, dtype) in layout.items()]
         joined = max((slot.row_bytes * (slot.rows + rows) for slot in slots if slot.rows), default=0)
         for slot in sorted(slots, key=lambda slot: slot.row_bytes):
@@ -88,8 +90,8 @@ class Store:
             else:
                 self._spill(slot)
 
-    def append(self, name: str, rows: Tensor) -> Tensor:
-        """Copy rows onto a stack; returns them as stored (in the stack's dtype)."""
+    def append(self, name: str, rows: Tensor) -> None:
+        """Copy rows onto a stack, in the stack's dtype; rows on a GPU arrive while the next ones are computed."""
         slot = self._slots.get(name)
         if slot is None:
             slot = self._slots[name] = _Slot(tuple(rows.shape[1:]), rows.dtype)
@@ -100,23 +102,25 @@ class Store:
             )
         count = len(rows)
         if slot.file is not None:
-            stored = rows.to("cpu", slot.dtype).contiguous()
-            self._write(slot, stored)
+            self._write(slot, rows.to("cpu", slot.dtype).contiguous())
         elif slot.room >= count:
             segment = slot.segments[-1]
-            stored = segment[len(segment) - slot.room :][:count]
-            stored.copy_(rows)
+            target = segment[len(segment) - slot.room :][:count]
+            if rows.device.type == "cuda":
+                self._staging.send(rows, target)
+            else:
+                target.copy_(rows)
             slot.room -= count
         else:
+            self._staging.finish()
             _trim(slot)
-            stored = rows.to("cpu", slot.dtype, copy=True).contiguous()
-            slot.segments.append(stored)
+            slot.segments.append(rows.to("cpu", slot.dtype, copy=True).contiguous())
             self._keep_to_half()
         slot.rows += count
-        return stored
 
     def read(self, name: str) -> Tensor:
         """All rows of a stack ``[rows, …]``, without a copy where they lie in one piece."""
+        self._staging.finish()
         slot = self._slots[name]
         if slot.file is not None:
             slot.file.flush()
@@ -131,6 +135,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of memory and files. Tensors already read stay valid."""
+        self._staging = _Staging()
         for slot in self._slots.values():
             slot.segments.clear()
             if slot.file is not None:
@@ -164,6 +169,41 @@ class Store:
                 f"record: activations beyond the memory budget go to {where}, which took no more ({error.strerror}). "
                 "Give it room, set TMPDIR, or record fewer samples or layers",
             ) from error
+
+
+class _Staging:
+    """Two page-locked buffers between a GPU and memory: one is filled while the other is emptied.
+
+    An ordinary copy from a GPU goes through a small locked buffer of the driver's, a few GB/s; this one runs at the
+    speed of the bus, and the copy into the recording runs beside the next layer's.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[Tensor | None] = [None, None]
+        self._turn = 0
+        self._pending: tuple[Tensor, Tensor, torch.cuda.Event] | None = None
+
+    def send(self, rows: Tensor, target: Tensor) -> None:
+        rows = rows.to(target.dtype).contiguous()
+        size = rows.numel() * rows.element_size()
+        buffer = self._buffers[self._turn]
+        if buffer is None or len(buffer) < size:
+            buffer = self._buffers[self._turn] = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        locked = buffer[:size].view(rows.dtype).view(rows.shape)
+        with torch.cuda.device(rows.device):
+            locked.copy_(rows, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self.finish()
+        self._pending = target, locked, event
+        self._turn = 1 - self._turn
+
+    def finish(self) -> None:
+        if self._pending is not None:
+            target, locked, event = self._pending
+            event.synchronize()
+            target.copy_(locked)
+            self._pending = None
 
 
 def _trim(slot: _Slot) -> None:

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from lisse.data import Batch, Dataset
 from lisse.profile import Part, options_of
 from lisse.progress import Event, Listener
-from lisse.recording import Recording, batch_seed, model_device
+from lisse.recording import Recording, batch_seed
 from lisse.recording.recorder import Pass, Readout
 from lisse.run.cache import Cache, default_cache
 from lisse.run.fingerprint import digest_of, model_fingerprint, package_fingerprint, source_of
-from lisse.taps import Tap, Taps, feed, find, plain, reseed, still, tapped
+from lisse.taps import Tap, Taps, feed, find, model_device, plain, reseed, still, tapped
 from lisse.taps.stillness import Statistics
 
 Views = Callable[[Batch], Mapping[str, Any] | Iterable[tuple[str, Any]]]

@@ -5,7 +5,19 @@ while the model runs; ``still(model, …)`` makes a forward that leaves no trace
 """
 
 from lisse.taps.discovery import Skipped, Taps, find
-from lisse.taps.stillness import attention_weights, plain, reseed, still
+from lisse.taps.stillness import attention_weights, model_device, plain, reseed, still
 from lisse.taps.tap import Tap, feed, tapped
 
-__all__ = ["Skipped", "Tap", "Taps", "attention_weights", "feed", "find", "plain", "reseed", "still", "tapped"]
+__all__ = [
+    "Skipped",
+    "Tap",
+    "Taps",
+    "attention_weights",
+    "feed",
+    "find",
+    "model_device",
+    "plain",
+    "reseed",
+    "still",
+    "tapped",
+]

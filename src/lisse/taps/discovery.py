@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lisse.taps.blocks import Call, layers_of
-from lisse.taps.stillness import Statistics, attention_weights, plain, still
+from lisse.taps.stillness import Statistics, attention_weights, model_device, plain, still
 from lisse.taps.tap import Path, Tap, read, tensors
 from lisse.taps.tracing import Trace, samples_of, trace
 
@@ -90,7 +90,7 @@ def find(
     Costs two forwards, and memory for one forward's activations on two samples.
     """
     root = plain(model)
-    few = [samples_of(example, count) for count in (2, 3)]
+    few = [samples_of(example, count, model_device(root)) for count in (2, 3)]
     with still(root, statistics=statistics, seed=0):
         if attention:
             with attention_weights(root):

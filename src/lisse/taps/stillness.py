@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, get_args
@@ -26,6 +27,12 @@ def plain(model: nn.Module) -> nn.Module:
             model = model.module
         else:
             return model
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """Where the model's parameters (or buffers) are; the CPU for a model without any."""
+    tensor = next(itertools.chain(plain(model).parameters(), plain(model).buffers()), None)
+    return torch.device("cpu") if tensor is None else tensor.device
 
 
 @contextmanager

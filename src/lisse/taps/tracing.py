@@ -67,13 +67,13 @@ def trace(root: nn.Module, inputs: Any) -> Trace:
     return found
 
 
-def samples_of(example: Any, count: int) -> Any:
-    """``count`` samples out of an example of any number of them (repeated where it has fewer)."""
+def samples_of(example: Any, count: int, device: torch.device) -> Any:
+    """``count`` samples on ``device`` out of an example of any number of them (repeated where it has fewer)."""
 
     def pick(tensor: Tensor) -> Tensor:
         if tensor.ndim == 0 or len(tensor) == 0:
             raise ValueError(f"find: example must hold samples on its first axis, got shape {tuple(tensor.shape)}.")
-        return tensor[torch.arange(count, device=tensor.device) % len(tensor)]
+        return tensor[torch.arange(count, device=tensor.device) % len(tensor)].to(device)
 
     if isinstance(example, Tensor):
         return pick(example)

@@ -1,0 +1,101 @@
+"""The core on a CUDA device: the same layers, the same random numbers, the same values to float32 rounding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import lisse
+from lisse import taps
+from lisse.data import Dataset
+from lisse.instruments import Sensitivity
+from lisse.networks import zoo
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture
+def exact():
+    """Full float32 convolutions: TF32 keeps ten bits."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def images(n: int = 130) -> torch.Tensor:
+    return torch.rand(n, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_recording_on_the_gpu_is_the_cpus(exact):
+    on_cpu = lisse.record(zoo.build("resnet20").eval(), images())
+    on_gpu = lisse.record(zoo.build("resnet20").eval(), images(), device="cuda")
+    assert list(on_cpu) == list(on_gpu)
+    for name in on_cpu:
+        assert on_gpu[name].device.type == "cpu"
+        torch.testing.assert_close(on_gpu[name], on_cpu[name], rtol=1e-3, atol=1e-4)
+
+
+def test_little_memory_and_half_precision():
+    full = lisse.record(zoo.build("resnet20").eval(), images(), device="cuda")
+    small = lisse.record(zoo.build("resnet20").eval(), images(), device="cuda", memory="1MiB", dtype=torch.float16)
+    for name in full:
+        torch.testing.assert_close(small[name].float(), full[name], rtol=1e-2, atol=1e-2)
+
+
+def test_nan_on_the_gpu_names_layer_and_sample():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).cuda()
+    x = torch.rand(50, 4)
+    x[31] = float("nan")
+    with pytest.raises(ValueError, match="layer input, sample 31"):
+        lisse.record(model, x)["2"]
+
+
+def test_the_random_state_of_every_device_is_put_back():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).cuda().train()
+    before = torch.get_rng_state(), torch.cuda.get_rng_state()
+    lisse.record(model, torch.rand(50, 4), seed=3)["1"]
+    # torch.rand(50, 4) above drew from the CPU's generator: compare the GPU's, then the CPU's around still alone
+    assert torch.equal(torch.cuda.get_rng_state(), before[1])
+    state = torch.get_rng_state()
+    with taps.still(model, seed=9):
+        torch.rand(3)
+        torch.rand(3, device="cuda")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(torch.cuda.get_rng_state(), before[1])
+
+
+def test_a_cpu_model_leaves_the_gpus_generator_alone():
+    state = torch.cuda.get_rng_state()
+    lisse.record(nn.Linear(4, 4), torch.rand(50, 4), seed=3)["output"]
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+
+
+def test_views_use_the_same_random_numbers(exact):
+    def found(device):
+        run = lisse.Run(zoo.build("fc4").eval(), Dataset("d", images()), device=device, batch=50)
+
+        def make(batch):
+            return {"noisy": batch.inputs + 0.1 * run.draw("n", batch.start, len(batch.inputs), (3, 32, 32))}
+
+        return run.views(120, make, lambda tap, clean, view: (view - clean).flatten(1).norm(dim=1))["noisy"]
+
+    on_cpu, on_gpu = found("cpu"), found("cuda")
+    for name in on_cpu:
+        torch.testing.assert_close(on_gpu[name], on_cpu[name], rtol=1e-3, atol=1e-4)
+
+
+def test_sensitivity_on_the_gpu_is_the_cpus(exact):
+    options = Sensitivity(samples=24, points=6, tol=1e-4, max_iter=200)
+    profiles = [
+        lisse.measure(zoo.build("resnet20").eval(), Dataset("d", images()), options, device=device)
+        for device in ("cpu", "cuda")
+    ]
+    for ours, theirs in zip(profiles[0].rows, profiles[1].rows, strict=True):
+        assert (ours.quantity, ours.layer, ours.at) == (theirs.quantity, theirs.layer, theirs.at)
+        assert ours.value == pytest.approx(theirs.value, rel=1e-2)
+    assert profiles[1].provenance["device"] == torch.cuda.get_device_name()

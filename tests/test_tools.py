@@ -1,0 +1,101 @@
+"""The scripts in tools/: what the docs are made with, and the pins of `make test-minimum`."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hooks, minimum = tool("docs_hooks"), tool("minimum")
+
+
+def page(path: str) -> SimpleNamespace:
+    return SimpleNamespace(file=SimpleNamespace(src_uri=path))
+
+
+def test_a_formula_becomes_mathml():
+    inline = hooks.on_page_content(
+        '<p>a <span class="arithmatex">\\(x &lt; \\frac{1}{2}\\)</span> b</p>', page=page("a.md")
+    )
+    assert inline.startswith('<p>a <math xmlns="http://www.w3.org/1998/Math/MathML" display="inline">')
+    assert "<mfrac><mrow><mn>1</mn></mrow><mrow><mn>2</mn></mrow></mfrac>" in inline
+    assert "&#x0003C;" in inline  # the escaped < is still one, and escaped
+    block = hooks.on_page_content('<div class="arithmatex">\\[\nx\n\\]</div>', page=page("a.md"))
+    assert 'display="block"><mrow><mi>x</mi></mrow></math>' in block
+
+
+@pytest.mark.parametrize("formula", ["\\unheardof x", "\\left( x"])
+def test_a_formula_that_cannot_be_converted_stops_the_build(formula):
+    with pytest.raises(hooks.PluginError, match=r"a\.md: a formula could not be converted"):
+        hooks.on_page_content(f'<span class="arithmatex">\\({formula}\\)</span>', page=page("a.md"))
+
+
+def test_a_citation_becomes_a_link():
+    text = hooks.on_page_markdown("See [petrini2021] eq. 4, not [a link](b.md).", page=page("deep/a.md"))
+    assert text.endswith("\n\n[petrini2021]: ../references.md#petrini2021\n")
+    assert "[petrini2021]: references.md#petrini2021" in hooks.on_page_markdown("[petrini2021]", page=page("a.md"))
+
+
+def test_an_unknown_citation_stops_the_build():
+    with pytest.raises(hooks.PluginError, match=r"a\.md: \[nobody1999\] must be a key"):
+        hooks.on_page_markdown("[nobody1999]", page=page("a.md"))
+
+
+def test_the_references_are_listed():
+    text = hooks.on_page_markdown(hooks.PLACE, page=page("references.md"))
+    assert len(text.splitlines()) == len(hooks.bibliography(hooks.BIBLIOGRAPHY.read_text("utf-8"))) >= 5
+    line = next(line for line in text.splitlines() if "beshkov2022" in line)
+    assert line.startswith(
+        "- **beshkov2022**{ #beshkov2022 } Kosio Beshkov, Jonas Verhellen and Mikkel Elle Lepperød. *Iso"
+    )
+    assert "robustness*. 2022. [arXiv:2211.01236](https://arxiv.org/abs/2211.01236)." in line.replace(
+        "Robust", "robust"
+    )
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ['<script src="https://a.b/c.js">', "<link rel=stylesheet href=//a.b/c.css>", '<img alt="" src="http://a.b/c">'],
+)
+def test_a_page_that_loads_something_from_outside_stops_the_build(tag):
+    with pytest.raises(hooks.PluginError, match=r"a\.md: must not load anything from outside"):
+        hooks.on_post_page(f"<html>{tag}</html>", page=page("a.md"))
+
+
+def test_links_to_elsewhere_are_left_alone():
+    text = '<a href="https://a.b">c</a><script src="assets/d.js"></script><link href="assets/e.css">'
+    assert hooks.on_post_page(text, page=page("a.md")) == text
+
+
+def test_pins_are_lower_bounds_but_for_torch():
+    pyproject = """
+[project]
+dependencies = ["torch>=2.11", "numpy>=2.0"]
+[project.optional-dependencies]
+hf = ["a>=1.2.3"]
+datasets = []
+report = ["b-c>=4"]
+dev = ["d>=5"]
+timm = ["left-out>=1"]
+"""
+    assert minimum.pins(pyproject, "numpy==2.4\ntorch==2.13.0\n") == [
+        "torch==2.13.0",
+        "numpy==2.0",
+        "a==1.2.3",
+        "b-c==4",
+        "d==5",
+    ]
+    with pytest.raises(ValueError, match="must read name>=version, got 'numpy'"):
+        minimum.pins(pyproject.replace("numpy>=2.0", "numpy"), "torch==2.13.0")
