@@ -1,0 +1,36 @@
+"""Prints the lower bounds of pyproject.toml as pins, for `make test-minimum`.
+
+torch is the exception: it is pinned to the version in constraints.txt, the only one with a CPU build on the machines
+that run the suite. Its lower bound is the version of the GPU machine, where `make test-gpu` runs.
+"""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EXTRAS = ("hf", "datasets", "report", "dev")  # what `lisse[all,dev]` installs
+REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)>=(?P<version>[0-9.]+)")
+
+
+def pins(pyproject: str, constraints: str) -> list[str]:
+    """One ``name==version`` for each requirement of ``lisse[all,dev]``."""
+    project = tomllib.loads(pyproject)["project"]
+    requirements = list(project["dependencies"])
+    for extra in EXTRAS:
+        requirements += project["optional-dependencies"][extra]
+    torch = next(line for line in constraints.splitlines() if line.startswith("torch=="))
+    found = []
+    for requirement in requirements:
+        match = REQUIREMENT.fullmatch(requirement)
+        if match is None:
+            raise ValueError(f"pins: a requirement must read name>=version, got {requirement!r}.")
+        found.append(torch if match["name"] == "torch" else f"{match['name']}=={match['version']}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(
+        "\n".join(pins((ROOT / "pyproject.toml").read_text(), (ROOT / "constraints.txt").read_text())) + "\n"
+    )
