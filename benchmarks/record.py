@@ -64,7 +64,7 @@ def main() -> int:
         floor = 1 + size / speed / timings[0].best
         body.append(
             f"\nKept: {size / 2**20:.0f} MiB. Floor: writing them once at the measured {speed / 2**30:.1f} GiB/s takes "
-            f"{clock(size / speed)}, a ratio of {floor:.3f}. Limit: {limit}.\n"
+            f"{clock(size / speed)}, a ratio of {floor:.3f}." + (f" Limit: {limit}.\n" if device == "cpu" else "\n")
         )
         if ratio > limit and device == "cpu":
             over.append(f"{name}: {ratio:.3f} > {limit}")

@@ -261,6 +261,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return value.tolist()
     if isinstance(value, Iterable):
         return [_plain(item) for item in value]
     return repr(value)

@@ -96,6 +96,23 @@ def test_dict_inputs():
     torch.testing.assert_close(recording["output"], (model.a(x) * scale[:, None]).detach())
 
 
+def test_tuples_of_inputs_and_a_closed_recording():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(3, 3)
+
+        def forward(self, x, y):
+            return self.a(x + y)
+
+    model, x = Two(), torch.rand(20, 3)
+    recording = record(model, [((x[:10], x[:10]), None), ((x[10:], x[10:]), None)])
+    torch.testing.assert_close(recording["a"], model.a(2 * x).detach())
+    recording.close()
+    with pytest.raises(RuntimeError, match=r"no longer there \(it was closed\)"):
+        recording["a"]
+
+
 def test_max_samples(images):
     recording = record(network(), images, max_samples=120)
     assert recording.samples == 120
@@ -158,7 +175,7 @@ def test_a_non_finite_activation_names_layer_and_sample(value, shown):
     with pytest.raises(ValueError, match=r"at layer b, sample 137 \(2 such numbers there\)"):
         record(model, x, layers=["a", "b"])["b"]
     broken = record(model, x)
-    for error, match in ((ValueError, "sample 137"), (RuntimeError, "broke off .*sample 137.*Record again")):
+    for error, match in ((ValueError, "sample 137"), (RuntimeError, "no longer there .*sample 137.*Record again")):
         with pytest.raises(error, match=match):
             broken["b"]
     kept = record(model, x, on_nonfinite="keep")["b"]
@@ -299,7 +316,7 @@ def test_bad_options(images, options, match):
     [
         ([], ValueError, "at least one batch, got none"),
         (3, TypeError, "batches must be a Dataset, tensors or an iterable of batches, got int"),
-        (["a"], TypeError, "a batch's inputs must be a tensor or a dict of tensors, got str"),
+        (["a"], TypeError, "a batch's inputs must be tensors, alone or in a dict or tuple, got str"),
     ],
 )
 def test_bad_batches(batches, error, match):

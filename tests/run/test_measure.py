@@ -29,12 +29,16 @@ def network() -> nn.Module:
 X = torch.rand(40, 6, generator=torch.Generator().manual_seed(1))
 
 
+MEASURED: list[Instrument] = []
+
+
 @dataclass(frozen=True)
 class Mean(Instrument):
     scale: float = 1.0
     QUANTITIES: ClassVar = (Quantity("mean", "mean", "The mean."),)
 
     def part(self, run: Run) -> Part:
+        MEASURED.append(self)
         rows = [
             Row("mean", self.scale * float(run.recording()[tap.name].mean()), "exact", len(run), tap.name, tap.depth)
             for tap in run.taps
@@ -118,17 +122,24 @@ def test_all_is_a_tuple_of_frozen_dataclasses_with_described_quantities():
         assert all(quantity.says and quantity.label for quantity in kind.QUANTITIES)
 
 
-def test_the_cache_serves_the_same_part_without_a_forward(tmp_path):
+def test_the_cache_serves_the_same_part_without_measuring(tmp_path):
+    MEASURED.clear()
     first = lisse.measure(network(), X, [Mean()], cache=tmp_path)
     model = network()
-    forwards = []
-    model.register_forward_hook(lambda *_: forwards.append(1))
     second = lisse.measure(model, X, [Mean()], cache=tmp_path)
-    assert len(forwards) == 2  # only those that find the layers
+    assert len(MEASURED) == 1
     assert second.parts == first.parts
     model[0].weight.data += 1
     third = lisse.measure(model, X, [Mean()], cache=tmp_path)
     assert third.rows[-1].value != first.rows[-1].value
+
+
+def test_a_cache_that_cannot_be_written_is_said_and_loses_nothing(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    events = []
+    profile = lisse.measure(network(), X, [Mean()], cache=tmp_path / "file", progress=events.append)
+    assert len(profile.rows) == 3
+    assert any(event.say.startswith("nothing more is kept in") for event in events)
 
 
 def test_progress_true_shows_a_bar(capsys):

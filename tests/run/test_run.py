@@ -227,6 +227,54 @@ def test_a_patched_forward_changes_the_runs_identity():
     assert Run(model, data()).identity == before
 
 
+SCALE = 1.0
+
+
+class Global(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.limit = nn.Linear(6, 3), torch.tensor(0.1)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return torch.where(y > self.limit, y * SCALE, y)
+
+
+def test_what_no_source_shows_is_seen_on_the_first_batch(monkeypatch):
+    """A global, a tensor attribute and a hook that act on few samples only: not on the two that find the layers."""
+
+    def identity(touch=lambda model: None):
+        torch.manual_seed(0)
+        model = Global()
+        touch(model)
+        return Run(model, data()).identity
+
+    def limit(model):
+        model.limit = torch.tensor(0.2)
+
+    def hook(scale):
+        return lambda model: model.register_forward_hook(lambda m, i, o: torch.where(o > 0.1, o * scale, o))
+
+    base = identity()
+    assert identity() == base
+    found = {base, identity(limit), identity(hook(2.0)), identity(hook(3.0))}
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    found.add(identity())
+    assert len(found) == 5
+
+
+def test_draws_do_not_depend_on_the_default_dtype():
+    run = Run(network(), data())
+    before = run.draw("a", 0, 5, (3,))
+    torch.set_default_dtype(torch.float64)
+    try:
+        after = Run(network().float(), data()).draw("a", 0, 5, (3,))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert after.dtype == torch.float32
+    assert torch.equal(before, after)
+
+
 def test_text_is_read_by_its_mean_where_it_is_padded():
     class Tokens(nn.Module):
         def __init__(self):
@@ -251,6 +299,27 @@ def test_bad_arguments():
         Run(network(), data(), batch=0)
     with pytest.raises(ValueError, match="layers must match"):
         Run(network(), data(), layers=["nope"])
+    with pytest.raises(ValueError, match="layers must name at least one layer, got none"):
+        Run(network(), data(), layers=[])
+    with pytest.raises(TypeError, match="layers must be names or globs, got 3"):
+        Run(network(), data(), layers=3)
+    with pytest.raises(ValueError, match="readout must be one of cls, mean, tokens or None, got 'men'"):
+        Run(network(), data(), readout="men")
+    with pytest.raises(TypeError, match="seed must be an integer, got 'a'"):
+        Run(network(), data(), seed="a")
+    with pytest.raises(TypeError, match="progress must be a function of an Event, got 3"):
+        Run(network(), data(), progress=3)
+    with pytest.raises(RuntimeError, match="must run on two and on three samples of the data, got RuntimeError: mat1"):
+        Run(nn.Linear(7, 2), data())
+    assert Run(network(), data(), seed=2**80).recording(10)["2"].shape == (10, 3)
+
+
+def test_a_last_batch_of_one_has_no_statistics():
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+    run = Run(model, data(41), batch=40, statistics="batch")
+    assert len(run.recording(40)["1"]) == 40
+    with pytest.raises(ValueError, match="at least 2 samples with statistics='batch', got 1 at sample 40"):
+        run.recording(41)["1"]
 
 
 def test_the_model_is_left_as_it_was():

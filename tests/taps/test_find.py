@@ -119,12 +119,13 @@ def test_calls_of_one_module_have_names_of_their_own():
     model = Twice()
     found = taps.find(model, torch.rand(2, 3))
     assert found.names == ["input", "shared#0", "shared#1"]
-    x, kept = torch.rand(4, 3), {}
-    with taps.tapped(model, found, lambda tap, value: kept.update({tap.name: value})):
+    x, kept = torch.rand(4, 3), []
+    with taps.tapped(model, found, lambda tap, value: kept.append((tap.name, value))):
         model(x)
         model(x)  # counting begins anew with every forward
-    assert torch.equal(kept["shared#0"], model.shared(x))
-    assert torch.equal(kept["shared#1"], model(x))
+    assert [name for name, _ in kept] == ["input", "shared#0", "shared#1"] * 2
+    assert torch.equal(kept[1][1], model.shared(x))
+    assert torch.equal(kept[2][1], model(x))
     assert taps.find(model, torch.rand(2, 3), "shared").names == ["shared#0", "shared#1"]
 
 
@@ -158,6 +159,68 @@ def test_a_module_that_is_never_called_says_so():
 
     with pytest.raises(ValueError, match="'unused', never called"):
         taps.find(Net(), torch.rand(2, 2), ["unused"])
+
+
+def test_an_output_made_in_place_from_the_last_block_is_a_layer_of_its_own():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(4, 1, 8, batch_first=True) for _ in range(2))
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return torch.relu_(x)
+
+    found = taps.find(Net(), torch.randn(3, 2, 4))
+    assert found.names == ["input", "blocks.0", "blocks.1", "output"]
+
+
+def test_a_layer_where_samples_mix_is_marked():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    assert [tap.mixes for tap in taps.find(model, torch.rand(4, 3))] == [False, False, False]
+    assert [tap.mixes for tap in taps.find(model, torch.rand(4, 3), statistics="batch")] == [False, True, True]
+
+
+def test_what_cannot_be_run_twice_says_so():
+    with pytest.raises(RuntimeError, match="must run on two and on three samples of the data, got RuntimeError: mat1"):
+        taps.find(nn.Linear(3, 3), torch.rand(4, 5))
+    with pytest.raises(TypeError, match="got a TorchScript one"):
+        taps.find(torch.jit.script(nn.Linear(3, 3)), torch.rand(4, 3))
+
+
+def test_inside_inference_mode_gradients_still_work():
+    with torch.inference_mode():
+        x = torch.rand(4, 3)
+        found = taps.find(nn.Linear(3, 3), x)
+    assert found.names == ["input", "output"]
+
+
+def test_a_float_mask_is_not_the_input():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(3, 3)
+
+        def forward(self, attention_mask, x):
+            return self.a(x) * attention_mask[..., None]
+
+    found = taps.find(Net(), {"attention_mask": torch.ones(2, 5), "x": torch.rand(2, 5, 3)})
+    assert found.names == ["input", "a"]
+    assert found[0].shape == (5, 3)
+
+
+def test_numbers_beside_token_ids_are_not_the_input():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.a = nn.Embedding(9, 3), nn.Linear(3, 3)
+
+        def forward(self, input_ids, scale):
+            return self.a(self.embedding(input_ids) * scale[:, None, None])
+
+    found = taps.find(Net(), {"input_ids": torch.ones(2, 5, dtype=torch.long), "scale": torch.rand(2)})
+    assert found.names == ["stem", "a"]
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,27 @@ def test_a_tap_that_never_fires_is_an_error():
         model(torch.rand(2, 2))
 
 
+def test_a_depth_that_depends_on_the_data_is_an_error():
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.times = nn.Linear(2, 2), 1
+
+        def forward(self, x):
+            for _ in range(self.times):
+                x = self.a(x)
+            return x
+
+    model = Loop()
+    found = taps.find(model, torch.rand(2, 2), ["a"])
+    model.times = 2
+    with (
+        pytest.raises(RuntimeError, match=r"a must be called 1 time\(s\) in a forward.*got 2"),
+        taps.tapped(model, found, lambda *_: None),
+    ):
+        model(torch.rand(2, 2))
+
+
 def test_a_foreign_tap_is_refused():
     found = taps.find(nn.Sequential(nn.Linear(2, 2)), torch.rand(2, 2), ["0"])
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,25 +13,31 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lisse.maths.intervals import across_clouds, bootstrap, disjoint_clouds
 from lisse.maths.jacobian import effective_rank, jacobian_norm
-from lisse.profile import Part, Quantity, Row
+from lisse.profile import Kind, Part, Quantity, Row
+from lisse.recording import parse_bytes
 from lisse.run import Instrument, Run
-from lisse.taps import Tap, feed, still, tapped
+from lisse.taps import Tap, feed, prepared, still, tapped
+
+_LEAST_CLOUD = 20  # fewer points are no cloud to speak of
+_LEAST_SAMPLES = 8  # a bootstrap of fewer does not cover what it says
+# How jacobian_norm and PyTorch say that a graph breaks off, or that an operation has no second derivative.
+_WITHOUT = ("must depend on", "second derivatives", "does not require grad", "not implemented", "double back")
 
 
 @dataclass(frozen=True)
 class Sensitivity(Instrument):
     """Per layer: the norm, the effective rank, and the local Lipschitz constant from the input and the layer before.
 
-    The Lipschitz constants are spectral norms of Jacobians at the samples, found by power iteration: every one is a
+    The Lipschitz constants are spectral norms of Jacobians at the samples, found by Lanczos iteration: every one is a
     lower estimate, and so is their maximum of the network's Lipschitz constant. For token ids, which have no
     derivative, "the input" is the first layer (the embedding).
     """
 
-    samples: int = field(default=500, metadata={"help": "samples in a cloud (norm, effective rank)"})
+    samples: int = field(default=500, metadata={"help": "most samples in a cloud (norm, effective rank)"})
     clouds: int = field(default=5, metadata={"help": "disjoint clouds behind the effective rank's interval"})
-    points: int = field(default=32, metadata={"help": "samples at which Jacobians are taken; 0 leaves them out"})
-    max_iter: int = field(default=30, metadata={"help": "most power iterations for a Jacobian's norm"})
-    tol: float = field(default=1e-2, metadata={"help": "relative change at which power iteration stops"})
+    points: int = field(default=16, metadata={"help": "samples at which Jacobians are taken; 0 leaves them out"})
+    max_iter: int = field(default=30, metadata={"help": "most Lanczos steps for a Jacobian's norm"})
+    tol: float = field(default=1e-2, metadata={"help": "relative residual at which they stop"})
     level: float = field(default=0.95, metadata={"help": "confidence level of the intervals"})
     quick: bool = field(default=False, metadata={"help": "one cloud, few points, no intervals"})
 
@@ -93,16 +100,18 @@ class Sensitivity(Instrument):
     # -- norm and effective rank -----------------------------------------------------------------------------------
 
     def _clouds(self, run: Run, notes: list[str]) -> list[Row]:
-        size = run.take(self.samples)
         wanted = 1 if self.quick else self.clouds
+        # Clouds small enough for all of them, as long as they are clouds; else as many as there are.
+        size = run.take(self.samples)
+        if len(run) // wanted >= _LEAST_CLOUD:
+            size = min(size, len(run) // wanted)
         total = run.take(size * wanted) // size * size
         clouds = disjoint_clouds(total, size, clouds=wanted, generator=run.generator("clouds"))
         recording = run.recording(total)
         if not self.quick and len(clouds) < wanted:
             notes.append(
-                f"The effective rank rests on {len(clouds)} disjoint cloud(s) of {size} samples, "
-                f"not {wanted}: {run.data.name} has {len(run)} samples."
-                + (" One cloud gives no interval." if len(clouds) == 1 else "")
+                f"The effective rank rests on {len(clouds)} disjoint cloud(s) of {size} samples, not {wanted}: "
+                f"there are {len(run)} samples." + (" One cloud gives no interval." if len(clouds) == 1 else "")
             )
         rows = []
         for place, tap in enumerate(run.taps):
@@ -110,45 +119,57 @@ class Sensitivity(Instrument):
 
             def make(layer: str = layer) -> dict[str, Tensor]:
                 points = recording[layer]
-                sizes = torch.cat([torch.linalg.vector_norm(p.flatten(1).double(), dim=1) for p in points.split(256)])
-                return {"norm": sizes, "rank": torch.stack([effective_rank(points[cloud]) for cloud in clouds])}
+                sizes = [
+                    torch.linalg.vector_norm(part.flatten(1), dim=1, dtype=_wide(part)) for part in points.split(64)
+                ]
+                ranks = [effective_rank(points, rows=cloud) for cloud in clouds]
+                return {"norm": torch.cat(sizes).double(), "rank": torch.stack(ranks)}
 
             found = run.piece(self, ("cloud", layer), make)
-            rows.append(self._sampled("norm", found["norm"], run, tap))
-            rank = found["rank"]
-            if len(rank) > 1 and bool(torch.isfinite(rank).all()):
-                interval = across_clouds(rank, level=self.level)
-                low = max(1.0, float(interval.low))  # a participation ratio is never under 1
-                rows.append(_row("effective_rank", interval.value, "estimate", total, tap, low, interval.high))
-            else:
-                rows.append(_row("effective_rank", rank[0], "exact", size, tap))
+            rows.append(self._mean("norm", "estimate", found["norm"], run, tap))
+            rows.append(self._rank(found["rank"], size, tap))
             run.tell(f"{self.name}: clouds", place + 1, len(run.taps), "layers")
         return rows
 
-    def _sampled(self, quantity: str, values: Tensor, run: Run, tap: Tap) -> Row:
-        if self.quick:
-            return _row(quantity, values.mean(), "exact", len(values), tap)
+    def _rank(self, ranks: Tensor, size: int, tap: Tap) -> Row:
+        if len(ranks) == 1 or not bool(torch.isfinite(ranks).all()):
+            return _row("effective_rank", ranks[0], "exact", size, tap, at={"cloud": size})
+        interval = across_clouds(ranks, level=self.level)
+        # A participation ratio is never under 1, nor is its mean; rounding must not say so.
+        low, value, high = (max(1.0, float(end)) for end in (interval.low, interval.value, interval.high))
+        return _row("effective_rank", value, "estimate", size * len(ranks), tap, low, high, at={"cloud": size})
+
+    def _mean(self, quantity: str, kind: Kind, values: Tensor, run: Run, tap: Tap, **at: str) -> Row:
+        """The mean over samples, with a bootstrap interval where there are enough samples for one to hold."""
+        if self.quick or len(values) < _LEAST_SAMPLES:
+            exact: Kind = "exact" if kind == "estimate" else kind
+            return _row(quantity, values.mean(), exact, len(values), tap, at=at)
         interval = bootstrap(values, level=self.level, generator=run.generator(quantity + tap.name))
-        return _row(quantity, interval.value, "estimate", len(values), tap, interval.low, interval.high)
+        return _row(quantity, interval.value, kind, len(values), tap, interval.low, interval.high, at=at)
 
     # -- local Lipschitz constants ---------------------------------------------------------------------------------
 
     def _stretch(self, run: Run, notes: list[str]) -> list[Row]:
-        if run.statistics == "batch" and any(
-            isinstance(module, torch.nn.modules.batchnorm._NormBase) for module in run.model.modules()
-        ):
-            notes.append("No local Lipschitz constants: with batch statistics each sample acts on the others.")
+        source = run.taps.source
+        layers = [tap for tap in run.taps if source is not None and tap.name != source.name]
+        mixed = [tap.name for tap in layers if tap.mixes]
+        if mixed or source is None:
+            notes.append(
+                f"No local Lipschitz constants: a sample's activation at {', '.join(mixed[:3])}"
+                f"{' and others' if len(mixed) > 3 else ''} changes with the samples beside it (batch statistics, or "
+                "random numbers in the network), so it is no function of the sample."
+            )
             return []
         points = run.take(min(self.points, 8) if self.quick else self.points)
-        step = min(run.batch, 32)
         blocks = []
+        step = self._step(run)
         for start in range(0, points, step):
             stop = min(start + step, points)
-            block = functools.partial(self._block, run, start, stop)
+            block = functools.partial(self._block, run, source, layers, start, stop)
             blocks.append(run.piece(self, ("stretch", start, stop), block))
+            run.tell(f"{self.name}: stretch", stop, points, "samples")
         rows, missing, unsettled = [], [], 0
-        source = run.taps[0].name
-        for place, tap in enumerate(run.taps[1:], start=1):
+        for place, tap in enumerate(layers):
             for quantity in ("lipschitz_from_input", "lipschitz_from_previous"):
                 key = f"{quantity}/{place}"
                 if any(key not in block for block in blocks):
@@ -156,73 +177,67 @@ class Sensitivity(Instrument):
                     continue
                 values = torch.cat([block[key] for block in blocks])
                 unsettled += sum(int((~block[key + "/converged"].bool()).sum()) for block in blocks)
-                rows += self._lower(quantity, values, run, tap)
-        if run.taps[0].role != "input":
-            notes.append(f"The input has no derivative (token ids): stretch is measured from {source}.")
+                rows.append(self._mean(quantity, "lower", values, run, tap, over="mean"))
+                rows.append(_row(quantity, values.max(), "lower", len(values), tap, at={"over": "max"}))
+        if not self.quick and points < _LEAST_SAMPLES:
+            notes.append(f"{points} points are too few for an interval of the local Lipschitz constants.")
+        if source.role != "input":
+            notes.append(f"The input has no derivative (it holds integers): stretch is measured from {source.name}.")
+        if run.readout is not None:
+            notes.append(f"Stretch is that of all valid tokens together, not of the readout ({run.readout}).")
         if missing:
             notes.append(f"No derivative, so no Lipschitz constant, at {', '.join(missing)}.")
         if unsettled:
             notes.append(
-                f"{unsettled} Jacobian norms still moved by more than {self.tol:g} after {self.max_iter} iterations; "
+                f"{unsettled} Jacobian norms had a residual over {self.tol:g} after {self.max_iter} steps; "
                 "they are lower estimates all the same."
             )
         return rows
 
-    def _lower(self, quantity: str, values: Tensor, run: Run, tap: Tap) -> list[Row]:
-        n = len(values)
-        most = _row(quantity, values.max(), "lower", n, tap, over="max")
-        if self.quick or n < 2:
-            return [_row(quantity, values.mean(), "lower", n, tap, over="mean"), most]
-        interval = bootstrap(values, level=self.level, generator=run.generator(quantity + tap.name))
-        return [_row(quantity, interval.value, "lower", n, tap, interval.low, interval.high, over="mean"), most]
+    def _step(self, run: Run) -> int:
+        """How many samples at once: the Lanczos vectors and the graph within the run's memory, eight at most."""
+        vectors = 2 * self.max_iter * max(tap.numel for tap in run.taps)
+        graph = 24 * sum(tap.numel for tap in run.taps)
+        return max(1, min(8, parse_bytes(run.memory) // (4 * (vectors + graph))))
 
-    def _block(self, run: Run, start: int, stop: int) -> dict[str, Tensor]:
+    def _block(self, run: Run, source: Tap, taps: list[Tap], start: int, stop: int) -> dict[str, Tensor]:
         """Jacobian norms at samples ``start … stop - 1``, keyed by quantity and place of the layer."""
         kept: dict[str, Tensor] = {}
 
         def on(tap: Tap, activation: Tensor) -> Tensor:
-            if tap.name == run.taps[0].name:
+            if tap.name == source.name:
                 activation = activation.detach().requires_grad_()
             kept[tap.name] = activation
             return activation.clone()  # an in-place activation after it must not change what was kept
 
         (batch,) = run.data.batches(stop - start, start=start, stop=stop, device=run.device)
+        mask = batch.inputs.get("attention_mask") if isinstance(batch.inputs, dict) else None
         found: dict[str, Tensor] = {}
-        warm: Tensor | None = None
         # Fused attention has no second derivative; the plain formula has.
         with still(run.model, statistics=run.statistics, grad=True, seed=run.seed), sdpa_kernel(SDPBackend.MATH):
-            with tapped(run.model, run.taps, on):
-                feed(run.model, batch.inputs)
-            mask = batch.inputs.get("attention_mask") if isinstance(batch.inputs, dict) else None
-            layers = [kept[tap.name] for tap in run.taps]
-            for place in range(1, len(layers)):
-                y = _valid(layers[place], mask)
-                for quantity, x in (("input", layers[0]), ("previous", layers[place - 1])):
+            with tapped(run.model, [source, *taps], on):
+                feed(run.model, prepared(run.model, batch.inputs))
+            layers = [kept[source.name], *(kept[tap.name] for tap in taps)]
+            for place in range(len(taps)):
+                y = _valid(layers[place + 1], mask)
+                for quantity, x in (("input", layers[0]), ("previous", layers[place])):
                     key = f"lipschitz_from_{quantity}/{place}"
-                    if place == 1 and quantity == "previous":
-                        if f"lipschitz_from_input/{place}" in found:
-                            found[key] = found[f"lipschitz_from_input/{place}"]
-                            found[key + "/converged"] = found[f"lipschitz_from_input/{place}/converged"]
+                    if place == 0 and quantity == "previous":
+                        same = {
+                            name: value for name, value in found.items() if name.startswith("lipschitz_from_input/0")
+                        }
+                        found |= {name.replace("input", "previous"): value for name, value in same.items()}
                         continue
+                    # Its first vector is the sample's own: the result does not depend on who shares the block.
+                    first = run.draw(key, start, stop - start, x.shape[1:])
                     try:
-                        norm = jacobian_norm(
-                            y,
-                            x,
-                            start=warm if quantity == "input" else None,
-                            max_iter=self.max_iter,
-                            tol=self.tol,
-                            generator=run.generator(f"{key} {start}"),
-                        )
+                        norm = jacobian_norm(y, x, start=first, max_iter=self.max_iter, tol=self.tol)
                     except (ValueError, RuntimeError) as error:
                         if _has_no_derivative(error):
                             continue
                         raise
-                    if quantity == "input":
-                        # The direction that grows most up to here is a good guess for the next layer.
-                        warm = norm.direction
                     found[key] = norm.value.cpu()
                     found[key + "/converged"] = norm.converged.cpu()
-                run.tell(f"{self.name}: stretch, samples {start} to {stop - 1}", place, len(layers) - 1, "layers")
         return found
 
 
@@ -235,18 +250,24 @@ def _valid(activation: Tensor, mask: Tensor | None) -> Tensor:
 
 def _has_no_derivative(error: Exception) -> bool:
     text = str(error)
-    return any(words in text for words in ("must depend on", "does not require grad", "not implemented", "double back"))
+    return any(words in text for words in _WITHOUT)
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """A precision to add squares up in."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def _row(
     quantity: str,
-    value: Tensor,
-    kind: str,
+    value: Tensor | float,
+    kind: Kind,
     n: int,
     tap: Tap,
     low: Tensor | float | None = None,
     high: Tensor | float | None = None,
-    **at: str,
+    *,
+    at: Mapping[str, str | int] | None = None,
 ) -> Row:
     ends = {} if low is None or high is None else {"low": float(low), "high": float(high)}
-    return Row(quantity, float(value), kind, n, tap.name, tap.depth, at=at, **ends)  # type: ignore[arg-type]
+    return Row(quantity, float(value), kind, n, tap.name, tap.depth, at=at or {}, **ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from lisse.data import Batch, Dataset
 from lisse.progress import Event, Listener
 from lisse.recording.store import Store, parse_bytes
-from lisse.taps import Tap, Taps, feed, find, model_device, reseed, still, tapped
+from lisse.taps import Tap, Taps, feed, find, model_device, prepared, reseed, still, tapped
 from lisse.taps.stillness import Statistics
 
 Readout = Literal["cls", "mean", "tokens"]
@@ -120,7 +121,7 @@ class Pass:
     def reach(self, samples: int | None) -> None:
         """Go on until ``samples`` are recorded (``None``: to the end), in whole batches."""
         if self.broken is not None:
-            raise RuntimeError(f"record: this recording broke off ({self.broken}). Record again.")
+            raise RuntimeError(f"record: this recording is no longer there ({self.broken}). Record again.")
         if self.ended or (samples is not None and self.done >= samples):
             return
         goal = samples if samples is not None else self.total
@@ -153,12 +154,17 @@ class Pass:
                         self.ended = True
                         break
                     count = _count(batch.inputs)
+                    if count == 1 and self.statistics == "batch":
+                        raise ValueError(
+                            f"record: batches must hold at least 2 samples with statistics='batch', got 1 at sample "
+                            f"{batch.start}. Choose another batch size or number of samples."
+                        )
                     if not reserved and goal is not None:
                         self._reserve(max(goal - self.done, count), count)
                         reserved = True
                     mask = _mask(batch.inputs)
                     reseed(root, batch_seed(self.seed, batch.start))
-                    feed(root, batch.inputs)
+                    feed(root, prepared(root, batch.inputs))
                     if sums and not bool(torch.isfinite(torch.stack([s.double() for s in sums.values()])).all()):
                         self._refuse_nonfinite(batch.start, count, mask)
                     sums.clear()
@@ -192,7 +198,7 @@ class Pass:
                 raise ValueError(
                     f"record: activations must be finite, got {value} at layer {name}, "
                     f"sample {start + int(owners[place])} ({int(bad[place])} such numbers there). "
-                    "Pass on_nonfinite='keep' to go on knowingly."
+                    "Look at that sample, or record with on_nonfinite='keep' to go on knowingly."
                 )
 
     def _reserve(self, samples: int, batch: int) -> None:
@@ -271,7 +277,7 @@ class Recording(Mapping[str, Tensor]):
     def close(self) -> None:
         """Let go of memory and temporary files."""
         self._run.store.close()
-        self._run.ended = True
+        self._run.broken = "it was closed"
 
     def __enter__(self) -> Recording:
         return self
@@ -336,19 +342,25 @@ def _numbered(batches: Iterable[Any], device: torch.device | None) -> Iterator[B
 
 def batch_seed(seed: int, start: int) -> int:
     """What a network's own random numbers are seeded with at the batch that begins at sample ``start``."""
-    return seed * 1_000_003 + start
+    return int.from_bytes(hashlib.blake2b(f"{seed} {start}".encode(), digest_size=7).digest(), "little")
 
 
 def _to(inputs: Any, device: torch.device | None) -> Any:
     if isinstance(inputs, Mapping):
         return {key: _to(value, device) for key, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)) and inputs:
+        return tuple(_to(value, device) for value in inputs)
     if isinstance(inputs, Tensor):
         return inputs.to(device)
-    raise TypeError(f"record: a batch's inputs must be a tensor or a dict of tensors, got {type(inputs).__name__}.")
+    raise TypeError(
+        f"record: a batch's inputs must be tensors, alone or in a dict or tuple, got {type(inputs).__name__}."
+    )
 
 
 def _count(inputs: Any) -> int:
-    return len(next(iter(inputs.values()))) if isinstance(inputs, Mapping) else len(inputs)
+    if isinstance(inputs, Mapping):
+        return len(next(iter(inputs.values())))
+    return len(inputs[0]) if isinstance(inputs, tuple) else len(inputs)
 
 
 # -- what is kept of an activation -----------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Cache:
             return None
         try:
             return load()
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             self.complaint = f"a cached piece is damaged and is made again ({error})"
             return None
 

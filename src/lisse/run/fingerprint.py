@@ -10,21 +10,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import lisse
 from lisse.taps import plain
 
-_PLAIN = (str, int, float, bool, type(None))
 
+def model_fingerprint(model: nn.Module) -> str:
+    """A hash of what the model computes with.
 
-def model_fingerprint(model: nn.Module, output: Tensor | None = None) -> str:
-    """A hash of everything the model computes with.
-
-    Parameters and buffers (names, dtypes, shapes, bytes), the module tree with its printed options and plain
-    attributes, the source code of every class that is not PyTorch's own, and ``output``, what it gave on the first
-    samples: what none of the others shows (a closure, a patched method) still changes that.
+    Parameters and buffers (names, dtypes, shapes, bytes), the module tree with its printed options, the values,
+    tensors and functions among its attributes and hooks, and the source file of every class that is not PyTorch's own.
 
     Costs one pass over the weights (about a second per gigabyte).
     """
@@ -35,14 +33,16 @@ def model_fingerprint(model: nn.Module, output: Tensor | None = None) -> str:
         hash_tensor(digest, tensor)
     for name, module in root.named_modules():
         kind: Any = type(module)
-        attributes = {key: value for key, value in vars(module).items() if _is_plain(value) and key != "training"}
+        attributes = {
+            key: _described(value)
+            for key, value in vars(module).items()
+            if key not in ("training", "_parameters", "_buffers", "_modules")
+        }
         config: Any = getattr(module, "config", None)
         described = [name, kind.__module__, kind.__qualname__, module.extra_repr(), attributes]
         described.append(config.to_dict() if hasattr(config, "to_dict") else None)
         digest.update(json.dumps(described, sort_keys=True, default=repr).encode())
         digest.update(_class_source(kind).encode())
-    if output is not None:
-        hash_tensor(digest, output)
     return digest.hexdigest()
 
 
@@ -84,15 +84,38 @@ def _class_source(kind: Any) -> str:
     if kind.__module__.startswith("torch."):
         return str(torch.__version__)
     try:
-        return inspect.getsource(kind)
+        # The whole file: a forward may call functions that stand beside its class.
+        return Path(inspect.getfile(kind)).read_text(encoding="utf-8", errors="replace")
     except (TypeError, OSError):
         code = getattr(kind.forward, "__code__", None)
         return repr(kind) if code is None else repr((code.co_code, code.co_consts, code.co_names))
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(_is_plain(item) for item in value)
+def _described(value: Any) -> Any:
+    """An attribute as something JSON can hold that changes when it does: tensors and functions by a hash."""
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, (Tensor, np.ndarray)):
+        tensor = torch.as_tensor(value) if value.dtype != object else torch.empty(0)
+        digest = hashlib.blake2b(digest_size=20)
+        hash_tensor(digest, tensor)
+        return [str(value.dtype), list(value.shape), digest.hexdigest()]
     if isinstance(value, Mapping):
-        return all(_is_plain(item) for item in value.values()) and bool(value)
-    return isinstance(value, _PLAIN)
+        return [_described(item) for item in value.values()] + [repr(key) for key in value if isinstance(key, str)]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(repr, value))
+    if isinstance(value, (tuple, list)):
+        return [_described(item) for item in value]
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        constants = [constant for constant in code.co_consts if not hasattr(constant, "co_code")]
+        cells = [_described(cell.cell_contents) for cell in value.__closure__ or () if _is_simple(cell)]
+        return [code.co_code.hex(), repr(code.co_names), repr(constants), cells]
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _is_simple(cell: Any) -> bool:
+    try:
+        return isinstance(cell.cell_contents, (str, int, float, bool, tuple, Tensor, np.ndarray))
+    except ValueError:  # an empty cell
+        return False

@@ -54,13 +54,29 @@ class Instrument(abc.ABC):
         layers: Sequence[str] | str | None = None,
         seed: int = 0,
         batch: int = 100,
+        memory: str | int = "2GiB",
         device: str | torch.device | None = None,
+        statistics: Statistics = "running",
+        readout: Readout | None = None,
         cache: str | Path | bool | None = None,
         progress: Listener | bool | None = None,
+        name: str | None = None,
     ) -> Profile:
         """``measure(model, data, [self])``."""
         return measure(
-            model, data, [self], layers=layers, seed=seed, batch=batch, device=device, cache=cache, progress=progress
+            model,
+            data,
+            [self],
+            layers=layers,
+            seed=seed,
+            batch=batch,
+            memory=memory,
+            device=device,
+            statistics=statistics,
+            readout=readout,
+            cache=cache,
+            progress=progress,
+            name=name,
         )
 
 
@@ -102,7 +118,7 @@ def measure(
     if on_error not in ("raise", "note"):
         raise ValueError(f"measure: on_error must be one of raise, note, got {on_error!r}.")
     bar = Bar() if progress is True else None
-    listener = bar if bar is not None else (progress or None)
+    listener: Any = bar or (None if progress is False else progress)
     begun = time.perf_counter()
     run = Run(
         model,
@@ -115,7 +131,7 @@ def measure(
         statistics=statistics,
         readout=readout,
         cache=cache,
-        progress=listener if callable(listener) else None,
+        progress=listener,
     )
     try:
         parts = [_part(instrument, run, on_error) for instrument in chosen]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from lisse.progress import Event, Listener
 from lisse.recording import Recording, batch_seed
 from lisse.recording.recorder import Pass, Readout
 from lisse.run.cache import Cache, default_cache
-from lisse.run.fingerprint import digest_of, model_fingerprint, package_fingerprint, source_of
-from lisse.taps import Tap, Taps, feed, find, model_device, plain, reseed, still, tapped
+from lisse.run.fingerprint import digest_of, hash_tensor, model_fingerprint, package_fingerprint, source_of
+from lisse.taps import Tap, Taps, feed, find, model_device, plain, prepared, reseed, still, tapped
 from lisse.taps.stillness import Statistics
+from lisse.taps.tap import tensors
 
 Views = Callable[[Batch], Mapping[str, Any] | Iterable[tuple[str, Any]]]
 Reduce = Callable[[Tap, Tensor, Tensor], Tensor]
@@ -52,6 +53,12 @@ class Run:
     ) -> None:
         if batch < 1:
             raise ValueError(f"Run: batch must be at least 1, got {batch}.")
+        if not isinstance(seed, int):
+            raise TypeError(f"Run: seed must be an integer, got {seed!r}.")
+        if readout is not None and readout not in get_args(Readout):
+            raise ValueError(f"Run: readout must be one of {', '.join(get_args(Readout))} or None, got {readout!r}.")
+        if progress is not None and not callable(progress):
+            raise TypeError(f"Run: progress must be a function of an Event, got {progress!r}.")
         self.model = plain(model if device is None else model.to(device))
         self.data, self.seed, self.batch, self.memory = data, seed, batch, memory
         self.statistics: Statistics = statistics
@@ -63,7 +70,7 @@ class Run:
         self.taps: Taps = find(self.model, example.inputs, layers, statistics=statistics)
         self.cache = None if cache is None or cache is False else Cache(default_cache() if cache is True else cache)
         self._pass: Pass | None = None
-        self._block: tuple[str, Tensor] | None = None
+        self._blocks: dict[tuple[str, str], tuple[str, Tensor]] = {}
 
     def __len__(self) -> int:
         return len(self.data)
@@ -136,10 +143,10 @@ class Run:
                 self.tell("views", done, total, "samples")
         return {name: {layer: torch.cat(rows) for layer, rows in by.items()} for name, by in kept.items()}
 
-    def _forward(self, inputs: Any, start: int) -> None:
+    def _forward(self, inputs: Any, start: int) -> Any:
         # The same random numbers inside the network for every view of a batch: a view differs by its input alone.
         reseed(self.model, batch_seed(self.seed, start))
-        feed(self.model, inputs)
+        return feed(self.model, prepared(self.model, inputs))
 
     # -- randomness ----------------------------------------------------------------------------------------------
 
@@ -158,12 +165,14 @@ class Run:
         while place < start + count:
             number, offset = divmod(place, block)
             label = repr((self.seed, key, law, number, shape))
-            if self._block is None or self._block[0] != label:
+            made, values = self._blocks.get((key, law), ("", torch.empty(0)))
+            if made != label:
                 generator = torch.Generator().manual_seed(_seed_of(label))
                 maker = torch.randn if law == "normal" else torch.rand
-                self._block = label, maker((block, *shape), generator=generator)
+                values = maker((block, *shape), generator=generator, dtype=torch.float32)
+                self._blocks[key, law] = label, values  # the last block of each key: batches walk through them in order
             taken = min(block - offset, start + count - place)
-            rows.append(self._block[1][offset : offset + taken])
+            rows.append(values[offset : offset + taken])
             place += taken
         return torch.cat(rows).to(self.device) if rows else torch.empty((0, *shape), device=self.device)
 
@@ -176,14 +185,32 @@ class Run:
     @cached_property
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the model and the data."""
-        return {"model": model_fingerprint(self.model, self.taps.output), "data": self.data.fingerprint()}
+        return {"model": model_fingerprint(self.model), "data": self.data.fingerprint()}
 
     @cached_property
     def identity(self) -> str:
         """A hash of all that this run's numbers depend on: model, data, layers, seed, batch, mode, device, versions."""
         places = [(tap.name, tap.module, tap.call, tap.side, tap.axis, tap.path) for tap in self.taps]
         settings = [self.seed, self.batch, self.statistics, self.readout, self.device.type]
-        return digest_of(self.fingerprints, places, settings, package_fingerprint(), torch.__version__, np.__version__)
+        versions = [package_fingerprint(), torch.__version__, np.__version__]
+        return digest_of(self.fingerprints, self._probe(), places, settings, versions)
+
+    def _probe(self) -> str:
+        """A hash of every layer and the output on the first batch: what no attribute and no source shows is seen here.
+
+        A global that the forward reads, a hook with a closure, a patched function all change what the model computes.
+        """
+        digest = hashlib.blake2b(digest_size=20)
+
+        def on(tap: Tap, activation: Tensor) -> None:
+            hash_tensor(digest, activation)
+
+        batch = next(iter(self.batches()))
+        with still(self.model, statistics=self.statistics, seed=self.seed), tapped(self.model, self.taps, on):
+            output = self._forward(batch.inputs, batch.start)
+        for _, tensor in tensors(output):
+            hash_tensor(digest, tensor)
+        return digest.hexdigest()
 
     def piece(
         self, instrument: Any, key: str | Sequence[Any], make: Callable[[], Mapping[str, Tensor]]
@@ -200,7 +227,7 @@ class Run:
         self._complain()
         if found is None:
             made = dict(make())
-            self.cache.keep_arrays(place, {name: value.detach().cpu().numpy() for name, value in made.items()})
+            self._keep(lambda cache: cache.keep_arrays(place, {name: _array(value) for name, value in made.items()}))
             return made
         return {name: torch.from_numpy(value) for name, value in found.items()}
 
@@ -212,9 +239,19 @@ class Run:
         found = self.cache.part(place)
         self._complain()
         if found is None:
-            found = make()
-            self.cache.keep_part(place, found)
+            made = found = make()
+            self._keep(lambda cache: cache.keep_part(place, made))
         return found
+
+    def _keep(self, write: Callable[[Cache], None]) -> None:
+        """Write to the cache; where that fails, say so and go on without it: the work is worth more than its copy."""
+        if self.cache is None:
+            return
+        try:
+            write(self.cache)
+        except OSError as error:
+            self.say("cache", f"nothing more is kept in {self.cache.folder} ({error})", level="warning")
+            self.cache = None
 
     def _place(self, instrument: Any, key: str | Sequence[Any]) -> str:
         kind = type(instrument)
@@ -242,6 +279,11 @@ class Run:
         if self._pass is not None:
             self._pass.store.close()
             self._pass = None
+
+
+def _array(value: Tensor) -> np.ndarray:
+    value = value.detach().cpu()
+    return np.asarray((value.float() if value.dtype == torch.bfloat16 else value).numpy())
 
 
 def _seed_of(label: str) -> int:

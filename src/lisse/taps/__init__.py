@@ -6,7 +6,7 @@ while the model runs; ``still(model, …)`` makes a forward that leaves no trace
 
 from lisse.taps.discovery import Skipped, Taps, find
 from lisse.taps.stillness import attention_weights, model_device, plain, reseed, still
-from lisse.taps.tap import Tap, feed, tapped
+from lisse.taps.tap import Tap, feed, prepared, tapped
 
 __all__ = [
     "Skipped",
@@ -17,6 +17,7 @@ __all__ = [
     "find",
     "model_device",
     "plain",
+    "prepared",
     "reseed",
     "still",
     "tapped",

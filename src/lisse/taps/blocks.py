@@ -40,6 +40,8 @@ class Call:
     end: int = 0
     inputs: Any = None
     output: Any = None
+    versions_in: Any = None
+    versions_out: Any = None
     address_in: tuple[int, int] | None = None
     address_out: tuple[int, int] | None = None
 

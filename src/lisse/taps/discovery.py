@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lisse.taps.blocks import Call, layers_of
-from lisse.taps.stillness import Statistics, attention_weights, model_device, plain, still
+from lisse.taps.stillness import Statistics, attention_weights, plain, still
 from lisse.taps.tap import Path, Tap, read, tensors
 from lisse.taps.tracing import Trace, samples_of, trace
 
@@ -36,20 +36,28 @@ class Skipped:
 class Taps(Sequence[Tap]):
     """The layers found, in order of depth; ``skipped`` names the places left out and the reason for each.
 
-    ``output`` is the model's output on two samples of the example, kept as a fingerprint of what it computes.
+    ``output`` is the model's output on two samples of the example, kept as a fingerprint of what it computes, and
+    ``source`` the first layer of all, the input or what stands for it, also where it was not chosen.
     """
 
-    def __init__(self, taps: Iterable[Tap], skipped: Iterable[Skipped] = (), output: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        taps: Iterable[Tap],
+        skipped: Iterable[Skipped] = (),
+        output: Tensor | None = None,
+        source: Tap | None = None,
+    ) -> None:
         self._taps = tuple(taps)
         self.skipped = tuple(skipped)
         self.output = output
+        self.source = source
 
     @overload
     def __getitem__(self, place: int) -> Tap: ...
     @overload
     def __getitem__(self, place: slice) -> Taps: ...
     def __getitem__(self, place: int | slice) -> Tap | Taps:
-        return Taps(self._taps[place], self.skipped, self.output) if isinstance(place, slice) else self._taps[place]
+        return self._of(self._taps[place]) if isinstance(place, slice) else self._taps[place]
 
     def __len__(self) -> int:
         return len(self._taps)
@@ -65,7 +73,10 @@ class Taps(Sequence[Tap]):
     @property
     def blocks(self) -> Taps:
         """Only the blocks: without input, stem and output."""
-        return Taps((tap for tap in self._taps if tap.role == "block"), self.skipped, self.output)
+        return self._of(tap for tap in self._taps if tap.role == "block")
+
+    def _of(self, taps: Iterable[Tap]) -> Taps:
+        return Taps(taps, self.skipped, self.output, self.source)
 
 
 def find(
@@ -90,7 +101,7 @@ def find(
     Costs two forwards, and memory for one forward's activations on two samples.
     """
     root = plain(model)
-    few = [samples_of(example, count, model_device(root)) for count in (2, 3)]
+    few = [samples_of(example, count) for count in (2, 3)]
     with still(root, statistics=statistics, seed=0):
         if attention:
             with attention_weights(root):
@@ -102,9 +113,13 @@ def find(
         return Taps(survey.attention(), survey.skipped(), survey.output())
     default = survey.default()
     if layers is None:
-        return Taps(default, survey.skipped(), survey.output())
+        return Taps(default, survey.skipped(), survey.output(), default[0])
+    if not isinstance(layers, Sequence) or not all(isinstance(pattern, str) for pattern in layers):
+        raise TypeError(f"find: layers must be names or globs, got {layers!r}.")
     patterns = [layers] if isinstance(layers, str) else list(layers)
-    return Taps(survey.chosen(patterns, default), survey.skipped(), survey.output())
+    if not patterns:
+        raise ValueError("find: layers must name at least one layer, got none. Leave it out for all of them.")
+    return Taps(survey.chosen(patterns, default), survey.skipped(), survey.output(), default[0])
 
 
 # -- what two traces tell --------------------------------------------------------------------------------------------
@@ -134,9 +149,12 @@ class _Survey:
             return
         path, axis, tensor = found
         shape = tuple(size for place, size in enumerate(tensor.shape) if place != axis)
-        self.places[name] = Tap(
-            name, call.module, call.number, side, axis, path, shape, tensor.dtype, kind=call.kind.__name__
-        )
+        tap = Tap(name, call.module, call.number, side, axis, path, shape, tensor.dtype, kind=call.kind.__name__)
+        twin = self.three[call.module, call.number]
+        assert twin is not None  # its tensor was found
+        other = read(twin.inputs if side == "in" else twin.output, path).movedim(axis, 0)[:2]
+        mixes = not torch.allclose(tensor.movedim(axis, 0), other, rtol=1e-2, atol=1e-4, equal_nan=True)
+        self.places[name] = replace(tap, calls=self.counts[call.module], mixes=mixes)
 
     def _tensor(self, call: Call, side: str) -> tuple[Path, int, Tensor] | str:
         """Path, sample axis and value of the first floating tensor that counts samples, or why there is none."""
@@ -256,7 +274,16 @@ class _Survey:
 
     def _same(self, a: Tap, b: Tap) -> bool:
         x, y = self.value(a), self.value(b)
+        if x.data_ptr() == y.data_ptr() and self._version(a) == self._version(b):
+            return x.numel() == y.numel()
+        if x._version != self._version(a) or y._version != self._version(b):
+            return False  # one was overwritten in place since: what it was is not known any more
         return x.numel() == y.numel() and bool(torch.equal(x.flatten(), y.flatten()))
+
+    def _version(self, tap: Tap) -> int:
+        call = self.two[tap.module, tap.call]
+        assert call is not None
+        return int((call.versions_in if tap.side == "in" else call.versions_out)[tap.path])
 
     def _word(self, word: str) -> str:
         return f"({word})" if word in self.names else word

@@ -39,7 +39,7 @@ def model_device(model: nn.Module) -> torch.device:
 def still(
     model: nn.Module, *, statistics: Statistics = "running", grad: bool = False, seed: int | None = None
 ) -> Iterator[nn.Module]:
-    """Evaluation mode inside the block, everything as it was after it.
+    """Evaluation mode inside the block; modes, buffers and random state as they were after it.
 
     ``statistics="batch"`` lets batch norms use the statistics of the batch (as at initialisation, when the running
     ones mean nothing); their buffers are put back. ``grad`` keeps the graph. With ``seed`` the forward's own random
@@ -54,8 +54,14 @@ def still(
     modules = list(root.modules())
     modes = [module.training for module in modules]
     norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._NormBase)]
-    buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
     with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        buffers = [
+            (module, name, buffer, buffer.detach().clone())
+            for module in modules
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
         stack.enter_context(torch.random.fork_rng(devices=_devices(root)))
         if seed is not None:
             reseed(root, seed)
@@ -72,14 +78,15 @@ def still(
             if statistics == "batch":
                 for norm in norms:
                     norm.training = True
-                    buffers += [(buffer, buffer.clone()) for buffer in norm.buffers(recurse=False)]
             yield root
         finally:
             for module, mode in zip(modules, modes, strict=True):
                 module.training = mode
             with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)
+                for module, name, buffer, before in buffers:
+                    module._buffers[name] = buffer
+                    if not torch.equal(buffer, before):  # only then: a graph that was kept may hold this very tensor
+                        buffer.copy_(before)
 
 
 def reseed(model: nn.Module, seed: int) -> None:
@@ -87,6 +94,7 @@ def reseed(model: nn.Module, seed: int) -> None:
 
     Not ``torch.manual_seed``: that would reseed every device, also those that :func:`still` does not put back.
     """
+    seed %= 2**63
     torch.default_generator.manual_seed(seed)
     for device in _devices(model):
         with torch.cuda.device(device):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lisse.taps.stillness import attention_weights, plain
+from lisse.taps.stillness import attention_weights, model_device, plain
 
 Path = tuple[str | int, ...]
 Role = Literal["input", "stem", "block", "output", "chosen", "attention"]
@@ -25,7 +25,9 @@ class Tap:
 
     ``module`` is the module's path in ``named_modules()`` (``""``: the model itself), ``call`` counts its calls within
     one forward from 0, and ``path`` leads from the module's output (or its arguments) to the tensor. ``shape`` is one
-    sample's, with the sample axis taken out; ``depth`` runs from 0 at the first layer to 1 at the last.
+    sample's, with the sample axis taken out; ``depth`` runs from 0 at the first layer to 1 at the last. ``calls`` is
+    how often the module ran in the forward that found the tap (0: not known), and ``mixes`` says that a sample's
+    activation changed with the samples beside it (batch statistics, or a network with randomness of its own).
     """
 
     name: str
@@ -39,6 +41,8 @@ class Tap:
     role: Role = "chosen"
     depth: float = 0.0
     kind: str = ""
+    calls: int = 0
+    mixes: bool = False
 
     @property
     def numel(self) -> int:
@@ -79,6 +83,13 @@ def tapped(model: nn.Module, taps: Iterable[Tap], on: On) -> Iterator[nn.Module]
     def end(*_: Any) -> None:
         nonlocal forwards
         forwards += 1
+        for place, listening in by_place.items():
+            expected = listening[0].calls
+            if expected and calls[place] > expected:
+                raise RuntimeError(
+                    f"tapped: {place[0] or 'the model'} must be called {expected} time(s) in a forward, as when its "
+                    f"taps were found, got {calls[place]}. Its depth depends on the data."
+                )
 
     def fire(place: tuple[str, str], structure: Any) -> Any:
         call = calls[place]
@@ -140,6 +151,26 @@ def feed(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, tuple):
         return model(*inputs)
     return model(inputs)
+
+
+def prepared(model: nn.Module, inputs: Any) -> Any:
+    """A copy of a batch on the model's device, floating-point numbers in the model's precision.
+
+    A copy, because networks may change their input in place (a normalisation, a first ReLU), and the data are not
+    theirs.
+    """
+    weight = next((weight for weight in plain(model).parameters() if weight.is_floating_point()), None)
+    device = model_device(model)
+
+    def copied(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        cast = value.is_floating_point() and weight is not None
+        return value.detach().to(device, weight.dtype if cast and weight is not None else value.dtype, copy=True)
+
+    if isinstance(inputs, Mapping):
+        return {key: copied(value) for key, value in inputs.items()}
+    return tuple(map(copied, inputs)) if isinstance(inputs, (tuple, list)) else copied(inputs)
 
 
 def tensors(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lisse.taps.blocks import Call
-from lisse.taps.tap import feed, tensors
+from lisse.taps.tap import Path, feed, prepared, tensors
 
 
 @dataclass
@@ -43,6 +43,7 @@ def trace(root: nn.Module, inputs: Any) -> Trace:
             call.listed = name.rpartition(".")[0] in lists
             call.begin, call.inputs = next(clock), (args, kwargs)
             call.address_in = _address(_first_floating(call.inputs))
+            call.versions_in = _versions(call.inputs)
             numbers[name] += 1
             found.calls.append(call)
             stack.append(call)
@@ -53,6 +54,7 @@ def trace(root: nn.Module, inputs: Any) -> Trace:
         call = stack.pop()
         call.end, call.output = next(clock), output
         call.address_out = _address(_first_floating(output))
+        call.versions_out = _versions(output)
 
     modules = dict(root.named_modules())
     lists = {name for name, module in modules.items() if isinstance(module, nn.ModuleList)}
@@ -60,20 +62,29 @@ def trace(root: nn.Module, inputs: Any) -> Trace:
         for name, module in modules.items():
             handles.append(module.register_forward_pre_hook(enter(name), with_kwargs=True, prepend=True))
             handles.append(module.register_forward_hook(leave))
-        feed(root, inputs)
+        feed(root, prepared(root, inputs))
+    except Exception as error:
+        if isinstance(root, torch.jit.ScriptModule):
+            raise TypeError(
+                "find: model must be an nn.Module in Python, got a TorchScript one: load the original."
+            ) from error
+        said = str(error).strip().partition("\n")[0]
+        raise RuntimeError(
+            f"find: model must run on two and on three samples of the data, got {type(error).__name__}: {said}"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
     return found
 
 
-def samples_of(example: Any, count: int, device: torch.device) -> Any:
-    """``count`` samples on ``device`` out of an example of any number of them (repeated where it has fewer)."""
+def samples_of(example: Any, count: int) -> Any:
+    """``count`` samples out of an example of any number of them (repeated where it has fewer)."""
 
     def pick(tensor: Tensor) -> Tensor:
         if tensor.ndim == 0 or len(tensor) == 0:
             raise ValueError(f"find: example must hold samples on its first axis, got shape {tuple(tensor.shape)}.")
-        return tensor[torch.arange(count, device=tensor.device) % len(tensor)].to(device)
+        return tensor[torch.arange(count, device=tensor.device) % len(tensor)]
 
     if isinstance(example, Tensor):
         return pick(example)
@@ -88,6 +99,11 @@ def samples_of(example: Any, count: int, device: torch.device) -> Any:
 
 def _first_floating(structure: Any) -> Tensor | None:
     return next((tensor for _, tensor in tensors(structure) if tensor.is_floating_point()), None)
+
+
+def _versions(structure: Any) -> dict[Path, int]:
+    """How often each tensor had been written to in place: a tensor of another version is no longer what it was."""
+    return {path: tensor._version for path, tensor in tensors(structure)}
 
 
 def _address(tensor: Tensor | None) -> tuple[int, int] | None:
