@@ -187,7 +187,7 @@ def test_demo_trains_measures_draws_and_works_twice(lisse: Run, folder: Path) ->
     assert outputs[0] == outputs[1]
     profile = Profile.load(folder / "a b" / "digits.profile")
     assert profile.name == "demo convolutional network"
-    assert list(profile.table().index) == ["input", "conv1.1", "conv2.2", "conv3.3", "hidden.1", "scores"]
+    assert list(profile.table().index) == ["input", "conv1", "conv2", "conv3", "hidden", "scores"]
     for layer in profile.table().index:
         assert f"\n{layer} " in outputs[0]
     right = float(outputs[0].split(" tells ")[1].split("%")[0])

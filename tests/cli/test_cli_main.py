@@ -138,7 +138,7 @@ def test_nothing_at_all_shows_the_help(lisse: Run) -> None:
 
 def test_a_reader_that_goes_away_is_no_error(shell: Shell) -> None:
     done = shell("lisse layers zoo:vgg19_bn --json | head -1; echo ${PIPESTATUS[0]}")
-    assert done.stdout == "{\n141\n"
+    assert done.stdout in ("{\n141\n", "{\n0\n")  # 0 where all was written before the reader went
     assert done.stderr == ""
     done = shell("lisse --help | head -1; echo ${PIPESTATUS[0]}")
     assert done.stdout.splitlines()[1] in ("0", "141")

@@ -126,14 +126,14 @@ def test_the_help_of_measure_lists_the_instruments(lisse: Run) -> None:
 @pytest.mark.parametrize(
     ("model", "data", "name"),
     [
-        ("resnet20", "digits", "resnet20-digits.profile"),
-        ("a.b:c?d=1/e", "../x y", "a.b-c-d-1-e-x-y.profile"),
-        ("größe", "...", "größe-unnamed.profile"),
-        ("x" * 300, "d", "x" * 80 + "-d.profile"),
+        ("resnet20", "digits", "resnet20-digits-a+b.profile"),
+        ("a.b:c?d=1/e", "../x y", "a.b-c-d-1-e-x-y-a+b.profile"),
+        ("größe", "...", "größe-unnamed-a+b.profile"),
+        ("x" * 300, "d", "x" * 80 + "-d-a+b.profile"),
     ],
 )
 def test_the_name_of_the_file_is_harmless(model: str, data: str, name: str) -> None:
-    assert file_name(model, data) == name
+    assert file_name(model, data, "a+b") == name
 
 
 def test_works_in_a_pipe(shell: Callable[..., object]) -> None:

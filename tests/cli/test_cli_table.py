@@ -75,7 +75,7 @@ def test_a_profile_is_layers_then_the_rest_then_meanings_and_notes(capsys: pytes
         "q: 9 [8, 10]",
         "",
         "q: What it says.",
-        "≥ from below: the true value is at least this; [low, high] is an interval.",
+        "≥ from below: the true value is at least this; [low, high] is an interval over samples.",
         "Note: One\\nnote.",
     ]
 

@@ -217,6 +217,12 @@ def test_a_layer_of_width_one_has_rank_one():
         assert row.value == pytest.approx(1)
 
 
+def test_rounding_does_not_put_a_rank_under_one():
+    (tap, *_) = lisse.taps.find(linear(), X)
+    row = Sensitivity()._rank(torch.tensor([1.0, 1 - 2e-16, 1 - 2e-16], dtype=torch.float64), 8, tap)
+    assert 1 <= row.low <= row.value <= row.high
+
+
 def test_half_precision_models_and_other_precisions_of_data(tmp_path):
     model = linear().bfloat16()
     profile = lisse.measure(model, X.double(), Sensitivity(samples=20, points=8), cache=tmp_path)

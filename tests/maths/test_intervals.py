@@ -29,9 +29,9 @@ def test_clouds_give_students_interval():
 
 
 @pytest.mark.parametrize("statistic", ["mean", "median"])
-@pytest.mark.parametrize("n", [12, 60])
+@pytest.mark.parametrize("n", [6, 60])
 def test_agrees_with_scipys_bca_at_the_expanded_level(statistic, n):
-    values = torch.rand(n, dtype=torch.float64, generator=generator()).exp()
+    values = torch.randn(n, dtype=torch.float64, generator=generator()).exp()  # skewed
     ours = bootstrap(values, statistic, resamples=20_000, generator=generator(1))
     wider = scipy.stats.norm.cdf(scipy.stats.t.ppf(0.975, n - 1) * (n / (n - 1)) ** 0.5)
     theirs = scipy.stats.bootstrap(

@@ -63,17 +63,19 @@ def test_a_rank_one_bump_on_the_identity_is_found():
 
 
 def test_a_sample_does_not_depend_on_who_shares_its_batch():
-    matrices = torch.randn(5, 8, 9, generator=generator(), dtype=torch.float64)
-    start = torch.randn(5, 9, generator=generator(1), dtype=torch.float64)
+    matrices = torch.randn(5, 40, 50, generator=generator(), dtype=torch.float64)
+    start = torch.randn(5, 50, generator=generator(1), dtype=torch.float64)
 
-    def norms(some):
-        x = torch.zeros(len(some), 9, dtype=torch.float64, requires_grad=True)
+    def found(some):
+        x = torch.zeros(len(some), 50, dtype=torch.float64, requires_grad=True)
         y = torch.einsum("nij,nj->ni", matrices[some], x)
-        return jacobian_norm(y, x, start=start[some], tol=0.2).value
+        return jacobian_norm(y, x, start=start[some], tol=0.1)
 
-    together = norms(torch.arange(5))
-    alone = torch.cat([norms(torch.tensor([i])) for i in range(5)])
-    torch.testing.assert_close(together, alone)
+    alone = [found(torch.tensor([i])) for i in range(5)]
+    assert len({one.iterations for one in alone}) > 1  # they end at different steps
+    torch.testing.assert_close(
+        found(torch.arange(5)).value, torch.cat([one.value for one in alone]), rtol=1e-12, atol=0
+    )
 
 
 def test_dead_units_have_norm_zero():

@@ -147,6 +147,8 @@ def test_the_same_seed_data_and_batch_give_the_same_bits():
         assert torch.equal(whole[name], again[name])
         assert torch.equal(whole[name], merged[name])
     assert not torch.equal(whole["output"], other["output"])
+    noise = whole["output"] - whole["a"]
+    assert not torch.allclose(noise[:50], noise[50:100])  # every batch has random numbers of its own
     assert torch.equal(whole["a"], other["a"])
 
 

@@ -116,7 +116,7 @@ def test_kinds_have_their_own_markers_and_words_and_exact_has_no_band() -> None:
     assert len(bands(ax)) == 1
     assert words(figure) == [
         "exact for this sample",
-        "estimate, with its interval",
+        "estimate, with its interval over samples",
         "lower bound: the true value is at least this",
         "upper bound: the true value is at most this",
         "heuristic: no guarantee",

@@ -106,6 +106,18 @@ def test_views_are_reduced_against_the_clean_pass(batch):
     torch.testing.assert_close(found["noisy"]["2"], moved.pow(2).sum(1), rtol=1e-4, atol=1e-6)
 
 
+def test_views_see_the_clean_activation_before_it_is_overwritten():
+    torch.manual_seed(0)
+    run = Run(nn.Sequential(nn.Linear(6, 5), nn.ReLU(inplace=True)), data(), layers=["0"])
+    found = run.views(
+        50,
+        lambda batch: {"same": batch.inputs},
+        lambda tap, clean, view: torch.stack([clean.min(1).values, (view - clean).abs().sum(1)], 1),
+    )
+    assert (found["same"]["0"][:, 0] < 0).any()
+    assert not found["same"]["0"][:, 1].any()
+
+
 def test_views_may_come_one_at_a_time_and_at_chosen_layers():
     run = Run(network(), data(), batch=50)
 
@@ -163,6 +175,14 @@ def test_pieces_are_kept_and_found_again(tmp_path):
         assert len(made) == number
     Run(network(), data()).piece(Option(), "a", make)  # no cache: made every time
     assert len(made) == number + 1
+
+
+def test_pieces_of_any_precision(tmp_path):
+    run = Run(network(), data(), cache=tmp_path)
+    for dtype in (torch.bfloat16, torch.float16, torch.float64, torch.int64):
+        for _ in range(2):
+            found = run.piece(Option(), str(dtype), lambda dtype=dtype: {"x": torch.ones(3, dtype=dtype)})
+            assert found["x"].tolist() == [1, 1, 1]
 
 
 def test_a_damaged_piece_is_made_again_and_said(tmp_path):

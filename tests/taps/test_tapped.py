@@ -210,6 +210,24 @@ def test_still_puts_everything_back():
     assert torch.is_grad_enabled()
 
 
+def test_a_buffer_that_was_replaced_is_put_back():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls = self.calls + 1  # another tensor, not the same one changed
+            return x
+
+    model = Counts()
+    before = model.calls
+    with taps.still(model):
+        model(torch.rand(2))
+    assert model.calls is before
+    assert model.calls == 0
+
+
 def test_batch_statistics_are_the_batchs():
     norm = nn.BatchNorm1d(2, affine=False)
     x = torch.randn(50, 2) * 3 + 1

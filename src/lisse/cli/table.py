@@ -62,7 +62,7 @@ def print_profile(profile: Profile) -> None:
             print(printable(f"{name}: {meaning.says}"))
     said = [text for kind, text in LEGEND.items() if kind in kinds]
     if any(row.low is not None for row in profile.rows):
-        said.append("[low, high] is an interval")
+        said.append("[low, high] is an interval over samples")
     if said:
         print("; ".join(said) + ".")
     for note in profile.notes:

@@ -228,10 +228,9 @@ class Recording(Mapping[str, Tensor]):
     context manager, or :meth:`close` it, to give memory back early.
     """
 
-    def __init__(self, run: Pass, samples: int | None, *, whole: int | None = None) -> None:
+    def __init__(self, run: Pass, samples: int | None) -> None:
         self._run = run
         self._samples = samples
-        self._whole = samples if whole is None else whole
 
     @property
     def taps(self) -> Taps:
@@ -241,7 +240,7 @@ class Recording(Mapping[str, Tensor]):
     @property
     def samples(self) -> int:
         """How many samples are recorded (runs the forward)."""
-        self._run.reach(self._whole)
+        self._run.reach(self._samples)
         return self._run.done if self._samples is None else min(self._samples, self._run.done)
 
     @property

@@ -186,7 +186,7 @@ def _legend(lines: Sequence[Series], colours: Mapping[str, str], by_at: bool) ->
         these = [line for line in lines if line.kind == kind]
         if these:
             interval = any(row.low is not None for line in these for row in line.rows) and kind != "exact"
-            text = MEANING[kind] + (", with its interval" if interval else "")
+            text = MEANING[kind] + (", with its interval over samples" if interval else "")
             style = "--" if kind == "heuristic" else "-"
             handles.append(Line2D([], [], color=GREY, marker=MARKERS[kind], linestyle=style, ms=5, lw=1.2, label=text))
     return handles

@@ -102,9 +102,7 @@ class Run:
                 total=len(self.data),
                 progress=self.progress,
             )
-        samples = self.take(n)
-        whole = min(-(-samples // self.batch) * self.batch, len(self.data))
-        return Recording(self._pass, samples, whole=whole)
+        return Recording(self._pass, self.take(n))
 
     def views(
         self, n: int | None, make: Views, reduce: Reduce, *, layers: Sequence[str] | None = None
