@@ -109,6 +109,20 @@ BAD = [
     (saved(inputs=np.zeros((0, 3))), r"at least one sample, got inputs of shape \[0, 3\]"),
     (saved(inputs=np.float64(3.0)), r"at least one sample, got inputs of shape \[\]"),
     (saved(inputs=np.array([[1.0, np.nan]])), "finite inputs, got NaN"),
+    (saved(inputs=np.zeros((300_000_000, 0))), r"at least one sample, got inputs of shape \[300000000, 0\]"),
+    (saved(x_train=np.zeros((3, 2))), r"must say what is 'test', got x_train \[3, 2\]"),
+    (saved(x_train=np.zeros((3, 2)), y_train=np.zeros(3, int)), "must say what is 'test', got x_train"),
+    (saved(x_train=np.zeros((3, 2)), x=np.zeros((3, 2)), y=np.zeros(3, int)), "must say what is 'test', got x_train"),
+    (saved(x_test=np.zeros((3, 2)), labels_test=np.zeros(2, int)), "got 2 for 3 samples"),
+    (saved(x=np.zeros((2, 2)), y=np.array([3, -7])), "labels of at least 0, got -7 at sample 1"),
+    (saved(x=np.zeros((2, 2)), y=np.array([[3], [-7]])), "labels of at least 0, got -7 at sample 1"),
+    (saved(x=np.zeros((2, 2)), y=np.array([0.5, np.nan])), "finite targets, got NaN"),
+    (saved(x=np.zeros((2, 2)), y=np.zeros((2, 0))), r"one target per sample, got shape \[2, 0\]"),
+    (saved(x=np.array([[1e300]])), "in float32's range, got 1e.300"),
+    (saved(x=np.zeros((2, 5, 5), np.uint16)), r"images as uint8 or floats in \[0, 1\], got uint16"),
+    (saved(x=np.full((2, 3, 5, 5), 255.0)), r"floats in \[0, 1\], got floats from 255 to 255. Store bytes as uint8 or"),
+    (saved(x=np.full((2, 1, 5, 5), -0.5, "f4")), r"got floats from -0.5 to -0.5"),
+    (saved(x=np.full((2, 4, 5, 5), 1.5, "f2")), r"got floats from 1.5 to 1.5"),
     (saved(inputs=np.zeros((3, 2)), targets=np.zeros(2, int)), "got 2 for 3 samples"),
 ]
 
@@ -145,3 +159,55 @@ def test_fuzz(data, tmp_path_factory):
         load_data(str(path))
     except (ValueError, TypeError) as error:
         assert any(word in str(error) for word in (str(path), "Dataset:", "as_dataset"))  # noqa: PT017
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.longdouble, np.float32])
+def test_floats_are_given_as_float32(tmp_path, dtype):
+    np.savez(tmp_path / "x.npz", x=np.array([[0.1, 2.5]], dtype), y=np.array([0.5], dtype))
+    data = load_data(f"{tmp_path}/x.npz")
+    assert data.inputs.dtype == torch.float32
+    torch.testing.assert_close(data.inputs, torch.tensor([[0.1, 2.5]]))
+    assert data.targets.tolist() == [0.5]
+
+
+def test_wide_unsigned_integers_become_int64(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.full((2, 3), 60000, np.uint16), y=np.array([1, 2], np.uint64))
+    data = load_data(f"{tmp_path}/x.npz")
+    assert data.inputs.dtype == data.targets.dtype == torch.int64
+    assert int(data.inputs.max()) == 60000
+
+
+def test_only_images_must_lie_between_0_and_1(tmp_path):
+    images, maps = np.linspace(0, 1, 2 * 3 * 16).reshape(2, 3, 4, 4), np.full((2, 7, 4, 4), -9.0)
+    np.savez(
+        tmp_path / "x.npz", images=images, maps=maps, points=np.full((2, 3), -9.0), last=images.transpose(0, 2, 3, 1)
+    )
+    assert float(load_data(f"{tmp_path}/x.npz").inputs.max()) == 1
+    assert float(load_data(f"{tmp_path}/x.npz?inputs=maps").inputs.max()) == -9
+    assert float(load_data(f"{tmp_path}/x.npz?inputs=points").inputs.max()) == -9
+    assert load_data(f"{tmp_path}/x.npz?inputs=last&layout=nhwc").inputs.shape == (2, 3, 4, 4)
+    np.savez(tmp_path / "y.npz", last=images.transpose(0, 2, 3, 1) * 255)
+    with pytest.raises(ValueError, match="got floats from 0 to 255"):
+        load_data(f"{tmp_path}/y.npz?layout=nhwc")
+
+
+def test_targets_are_found_beside_the_inputs(tmp_path, recwarn):
+    path = tmp_path / "x.npz"
+    np.savez(path, x_test=np.zeros((3, 2)), labels_test=np.arange(3), x_train=np.ones((2, 2)), y_train=np.arange(2) + 5)
+    assert load_data(str(path)).targets.tolist() == [0, 1, 2]
+    assert load_data(f"{path}?inputs=x_train").targets.tolist() == [5, 6]
+    assert load_data(f"{path}?inputs=x_train&targets=none").targets is None
+    np.savez(path, x=np.zeros((3, 2)), y=np.arange(3), more=np.ones((3, 4)), other=np.ones((4, 4)))
+    assert load_data(f"{path}?inputs=x").targets.tolist() == [0, 1, 2]
+    assert load_data(f"{path}?inputs=more").targets.tolist() == [0, 1, 2]
+    assert load_data(f"{path}?inputs=other").targets is None
+    assert load_data(f"{path}?inputs=y").targets is None
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"x.npz has no splits: 'train' is the whole of it"):
+        load_data(str(path), split="train")
+
+
+def test_a_folder_is_called_a_folder(tmp_path):
+    (tmp_path / "dir.npz").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"dir.npz must be a file, got a folder"):
+        load_data(f"{tmp_path}/dir.npz")

@@ -148,6 +148,8 @@ BAD = [
     (lambda: Dataset("x", images()).batches(3, 4, 11), ValueError, "got 4 and 11"),
     (lambda: Dataset("x", images()).batches(3, 5, 4), ValueError, "got 5 and 4"),
     (lambda: Dataset("x", images()).take(11), ValueError, "take: n must be an integer in 1 … 10, got 11"),
+    (lambda: Dataset("x", images()).sample(3, 2**70), ValueError, "sample: seed must be an integer of at most 64 bits"),
+    (lambda: Dataset("x", images()).sample(3, 0.5), TypeError, "sample: seed must be an integer"),
     (lambda: Dataset("x", images()).sample(0, 0), ValueError, "sample: n must"),
     (lambda: Dataset("x", images()).subset([10]), ValueError, "subset: indices must lie in 0 … 9"),
     (lambda: Dataset("x", images()).subset([-1]), ValueError, "subset: indices must lie"),

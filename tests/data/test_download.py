@@ -213,6 +213,7 @@ def test_load_data_downloads_only_when_asked(server, tmp_path, monkeypatch):
         for name, content in served.items()
     ]
     monkeypatch.setitem(mnist.FILES, "mnist", (*files, *files))
+    monkeypatch.setitem(mnist.COUNTS, "test", 4)
     serve = server.serve
 
     def by_name(handler):

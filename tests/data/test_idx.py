@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lisse.data import load_data
+from lisse.data import load_data, mnist
 from lisse.data.idx import TYPES, read_idx
 
 CODES = {"u1": 8, "i1": 9, ">i2": 11, ">i4": 12, ">f4": 13, ">f8": 14}
@@ -57,12 +57,18 @@ def make_mnist(folder, n=12, *, packed=True, labels=None, dotted=False):
     return folder
 
 
+@pytest.fixture
+def few(monkeypatch):
+    """Sets of twelve images instead of tens of thousands."""
+    monkeypatch.setattr(mnist, "COUNTS", {"train": 12, "test": 12})
+
+
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("dotted", [True, False])
 @pytest.mark.parametrize(
     ("name", "sub"), [("mnist", "mnist"), ("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw")]
 )
-def test_found_in_lisse_data(data_folder, name, sub, packed, dotted):
+def test_found_in_lisse_data(data_folder, few, name, sub, packed, dotted):
     make_mnist(data_folder / sub, packed=packed, dotted=dotted)
     test, train = load_data(name), load_data(name, split="train")
     assert test.inputs.shape == (12, 1, 28, 28)
@@ -72,11 +78,26 @@ def test_found_in_lisse_data(data_folder, name, sub, packed, dotted):
     assert test.fingerprint() != train.fingerprint()
 
 
-def test_lisse_data_goes_before_the_cache(data_folder, tmp_path):
-    make_mnist(tmp_path / "cache" / "data" / "mnist", n=3)
-    assert len(load_data("mnist")) == 3
-    make_mnist(data_folder / "mnist", n=5)
-    assert len(load_data("mnist")) == 5
+def test_lisse_data_goes_before_the_cache(data_folder, few, tmp_path):
+    make_mnist(tmp_path / "cache" / "data" / "mnist", labels=[1] * 12)
+    assert load_data("mnist").targets.tolist() == [1] * 12
+    make_mnist(data_folder / "mnist", labels=[2] * 12)
+    assert load_data("mnist").targets.tolist() == [2] * 12
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_files_that_only_agree_with_themselves(data_folder, name):
+    make_mnist(data_folder / name)
+    for split, count in (("train", "60,000 train"), ("test", "10,000 test")):
+        with pytest.raises(ValueError, match=rf"must hold the {count} images of {name}, 28 × 28, got 12 of 28 × 28"):
+            load_data(name, split=split)
+
+
+def test_images_of_another_size(data_folder, few):
+    folder = make_mnist(data_folder / "mnist")
+    (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx_bytes(np.zeros((12, 8, 8), "u1"))))
+    with pytest.raises(ValueError, match="got 12 of 8 × 8"):
+        load_data("mnist")
 
 
 GOOD = idx_bytes(np.arange(24, dtype="u1").reshape(2, 3, 4))

@@ -152,3 +152,76 @@ def test_nothing_there(tmp_path):
         load_data(f"folder:{tmp_path}?size=8&resize=4")
     with pytest.raises(ValueError, match="'imagenet' must be in one of"):
         load_data("imagenet")
+
+
+def test_labels_are_the_same_in_every_split(tmp_path):
+    for name in ("ant", "bee", "cat"):
+        picture(tmp_path / "set" / "train" / name / "0.png")
+    (tmp_path / "set" / "val" / "ant").mkdir(parents=True)  # empty
+    picture(tmp_path / "set" / "val" / "cat" / "0.png")
+    picture(tmp_path / "set" / "val" / "dog" / "0.png")
+    train, test = load_data(f"folder:{tmp_path}/set", split="train"), load_data(f"folder:{tmp_path}/set")
+    assert train.classes == test.classes == ("ant", "bee", "cat", "dog")
+    assert train.targets.tolist() == [0, 1, 2]
+    assert test.targets.tolist() == [2, 3]
+
+
+def test_imagenet_tests_on_val_only(data_folder):
+    for split, names in (("train", ("n01", "n02", "n03")), ("val", ("n02", "n03")), ("test", ("images",))):
+        for k, name in enumerate(names):
+            picture(data_folder / "imagenet" / split / name / "0.JPEG", colour=(10 * k + len(split), 0, 0))
+    data = load_data("imagenet?size=4")
+    assert data.targets.tolist() == [1, 2]
+    assert data.classes == ("n01", "n02", "n03")
+    assert data.fingerprint() == load_data("imagenet?size=4", split="val").fingerprint()
+    (data_folder / "imagenet" / "val").rename(data_folder / "imagenet" / "elsewhere")
+    with pytest.raises(
+        ValueError, match=r"must hold a folder val for the split 'test', got none\. ImageNet's own test/"
+    ):
+        load_data("imagenet?size=4")
+
+
+def test_a_missing_split_is_not_another_one(tmp_path, recwarn):
+    picture(tmp_path / "set" / "train" / "0.png")
+    with pytest.raises(ValueError, match=r"must have a folder for the split 'test' \(test, val, .*\), got train"):
+        load_data(f"folder:{tmp_path}/set")
+    picture(tmp_path / "flat" / "0.png")
+    load_data(f"folder:{tmp_path}/flat")
+    picture(tmp_path / "traffic" / "car" / "0.png")
+    picture(tmp_path / "traffic" / "train" / "0.png")
+    assert load_data(f"folder:{tmp_path}/traffic").classes == ("car", "train")
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"flat has no splits: 'train' is the whole of it"):
+        load_data(f"folder:{tmp_path}/flat", split="train")
+
+
+def test_hidden_entries_are_passed_over(tmp_path):
+    picture(tmp_path / "set" / "a" / "1.png")
+    picture(tmp_path / "set" / ".thumbs" / "1.png")
+    (tmp_path / "set" / "a" / "._1.png").write_bytes(b"what macOS leaves behind")
+    (tmp_path / "set" / "b").mkdir()
+    (tmp_path / "set" / "b" / "._2.png").write_bytes(b"what macOS leaves behind")
+    data = load_data(f"folder:{tmp_path}/set")
+    assert data.classes == ("a",)
+    assert len(data) == 1
+    (tmp_path / "set" / "a" / "1.png").rename(tmp_path / "set" / "1.png")
+    (tmp_path / "set" / "._1.png").write_bytes(b"what macOS leaves behind")
+    assert len(load_data(f"folder:{tmp_path}/set")) == 1
+
+
+@pytest.mark.parametrize("ending", ["png", "tif", "pgm"])
+def test_sixteen_bits_are_scaled(tmp_path, ending):
+    levels = np.array([[0, 256, 257, 32896, 65535]], np.uint16)
+    Image.fromarray(levels).save(tmp_path / f"deep.{ending}")
+    wanted = [[0, 1, 1, 128, 255]]
+    assert read_image(tmp_path / f"deep.{ending}", grey=True).tolist() == [wanted]
+    assert read_image(tmp_path / f"deep.{ending}").tolist() == [wanted] * 3
+
+
+def test_floats_and_long_integers(tmp_path):
+    Image.fromarray(np.array([[0.0, 0.5, 1.0]], np.float32)).save(tmp_path / "f.tif")
+    assert read_image(tmp_path / "f.tif", grey=True).tolist() == [[[0, 128, 255]]]
+    for pixels in (np.array([[0.0, 300.0]], np.float32), np.array([[np.nan]], np.float32), np.array([[7]], np.int32)):
+        Image.fromarray(pixels).save(tmp_path / "bad.tif")
+        with pytest.raises(ValueError, match=r"bad.tif must have 8- or 16-bit pixels or floats in \[0, 1\], got"):
+            read_image(tmp_path / "bad.tif")

@@ -68,13 +68,56 @@ def factory_module(tmp_path, monkeypatch):
             def loader():
                 return DataLoader(TensorDataset(torch.arange(10.0)[:, None]), batch_size=3)
 
+            def lazily():
+                import their_helper
+                return their_helper.numbers()
+
+            class Large(torch.utils.data.Dataset):
+                asked = []
+                def __len__(self):
+                    return 1000
+                def __getitem__(self, index):
+                    self.asked.append(index)
+                    return torch.tensor([float(index)]), 0
+
+            def endless():
+                while True:
+                    yield torch.zeros(5, 2)
+
             ready = torch.zeros(3, 2)
             """
         )
     )
+    (tmp_path / "their_helper.py").write_text(
+        "import torch\n\n\ndef numbers():\n    import their_last\n    yield torch.full((2, 1), their_last.VALUE)\n"
+    )
+    (tmp_path / "their_last.py").write_text("VALUE = 7.0\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
     yield
-    sys.modules.pop("their_data", None)
+    for name in ("their_data", "their_helper", "their_last"):
+        sys.modules.pop(name, None)
+
+
+def test_a_factory_may_import_when_it_is_called(factory_module):
+    path = list(sys.path)
+    assert load_data("their_data:lazily").inputs.tolist() == [[7.0], [7.0]]
+    assert sys.path == path
+
+
+def test_limit_bounds_what_a_factory_gives(factory_module):
+    data = load_data("their_data:Large", limit=10, seed=4)
+    asked = sys.modules["their_data"].Large.asked
+    assert data.inputs.flatten().tolist() == asked
+    assert asked == torch.randperm(1000, generator=torch.Generator().manual_seed(4))[:10].tolist()
+    with pytest.warns(UserWarning, match="endless can only be read in its order, so limit=7 takes"):
+        assert len(load_data("their_data:endless", limit=7)) == 7
+
+
+def test_a_factory_without_splits_says_so(factory_module):
+    for name in ("loader", "ready"):
+        with pytest.warns(UserWarning, match=rf"'their_data:{name}'.* has no splits: 'train' is the whole of it"):
+            load_data(f"their_data:{name}", split="train")
 
 
 def test_a_persons_factory(factory_module):
@@ -112,7 +155,7 @@ def test_factory_errors(factory_module):
         ("rings?m=3", "options of 'rings' must be among: n, noise, noise_is, offset, got 'm'"),
         ("rings?nois=3", "Did you mean 'noise'"),
         ("digits?n=3", "must be among: none, got 'n'"),
-        ("rings?n=x", "option n of 'rings' must be an integer, got 'x'"),
+        ("rings?n=x", r"option n of 'rings' must be an integer, got 'x'\. Write for example n=200\."),
         ("rings?noise=x", "option noise of 'rings' must be a number, got 'x'"),
         ("mnist?download=perhaps", "option download of 'mnist' must be true or false, got 'perhaps'"),
         ("rings?n", r"written \?name=value&name=value, got 'n'"),
@@ -135,6 +178,10 @@ def test_bad_arguments():
             load_data("digits", limit=bad)
     with pytest.raises(TypeError, match="seed must be an integer or None"):
         load_data("digits", seed="x")
+    for bad in (2**70, 2**64, -(2**63) - 1):
+        with pytest.raises(ValueError, match=r"load_data: seed must be an integer of at most 64 bits, got -?\d+\. Any"):
+            load_data("digits", limit=3, seed=bad)
+    assert len(load_data("digits", limit=3, seed=2**64 - 1)) == 3
     with pytest.raises(ValueError, match="digits: split must be one of train, test, all, got 'val'"):
         load_data("digits", split="val")
 

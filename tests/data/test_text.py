@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lisse.data import load_data
+from lisse.data import load_data, tokens
 from lisse.data.tokens import END, MASK, START, byte_ids, encoded, word_ids
 
 
@@ -174,7 +174,9 @@ def test_synthetic_sentences_are_pairs_that_differ_by_not():
         ("a.jsonl", b"", "", "must hold at least one text"),
         ("a.tsv", b"a\tb\nc\n", "", "must have 2 columns in every line, got 1 in line 2"),
         ("a.tsv", b"", "", "must hold at least one text"),
-        ("a.tsv", b"x" * 200_000 + b"\ty\n", "", "tab-separated text, got field larger"),
+        ("a.jsonl", b'{"text": "x", "y": NaN}\n', "?label=y", "finite 'y' in every line, got nan in line 1"),
+        ("a.jsonl", b'{"text": "x", "y": 1' + b"0" * 400 + b"}\n", "?label=y", "finite 'y' in every line, got 1000"),
+        ("a.tsv", b"p\tq\nx\ty\n", "?first=p&second=z", "must have a column 'p', got 'first', 'second'"),
     ],
 )
 def test_bad_files(tmp_path, name, content, query, match):
@@ -203,3 +205,81 @@ def test_fuzz(content, ending, tmp_path_factory):
         load_data(str(path))
     except ValueError as error:
         assert str(path) in str(error)  # noqa: PT017
+
+
+def test_only_a_newline_ends_a_line(tmp_path):
+    data = load_data(write(tmp_path / "a.txt", "one\u2028two\r\nthree\x0cfour\x85five\x1csix\nseven\r\n"))
+    assert len(data) == 3
+    assert data.lengths.tolist() == [4, 6, 3]
+    pairs = load_data(write(tmp_path / "a.tsv", "one\u2028two\tthree\r\nfour\x85five\tsix\r\n"))
+    assert pairs.lengths.tolist() == [4, 4]
+    assert pairs.partner.lengths.tolist() == [3, 3]
+
+
+def test_names_given_as_options_mark_a_header(tmp_path):
+    spec = write(tmp_path / "a.tsv", "frage\tantwort\tnote\none two\tthree\t1\nfour\tfive six\t0\n")
+    data = load_data(f"{spec}?first=frage&second=antwort&label=note")
+    assert data.lengths.tolist() == [4, 3]
+    assert data.partner.lengths.tolist() == [3, 4]
+    assert data.targets.tolist() == [1, 0]
+    assert load_data(f"{spec}?first=antwort").lengths.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        (["10.0", "2.0"], [10, 2]),
+        (["10", "2"], [10, 2]),
+        (["0.5", "2"], [0.5, 2.0]),
+        (["-7", "2"], [-7.0, 2.0]),
+        (["1e2", "3"], [100, 3]),
+    ],
+)
+def test_numbers_stay_numbers(tmp_path, written, wanted):
+    rows = "".join(f'{{"text": "x", "y": {value}}}\n' for value in written)
+    data = load_data(write(tmp_path / "a.jsonl", rows) + "?label=y")
+    assert data.targets.tolist() == wanted
+    assert data.targets.dtype == (torch.int64 if isinstance(wanted[0], int) else torch.float32)
+    assert data.classes is None
+    lines = "text\tlabel\n" + "".join(f"x\t{value}\n" for value in written)
+    assert load_data(write(tmp_path / "a.tsv", lines) + "?label=label").targets.tolist() == wanted
+
+
+def test_words_that_python_could_read_as_numbers_are_words(tmp_path):
+    data = load_data(write(tmp_path / "a.tsv", "text\tlabel\nx\tnan\ny\tinf\nz\t1_0\n") + "?label=label")
+    assert data.classes == ("1_0", "inf", "nan")
+    truths = load_data(
+        write(tmp_path / "a.jsonl", '{"text": "x", "y": true}\n{"text": "x", "y": false}\n') + "?label=y"
+    )
+    assert truths.classes == ("False", "True")
+    assert truths.targets.tolist() == [1, 0]
+
+
+def test_long_fields_and_lines(tmp_path, monkeypatch):
+    data = load_data(write(tmp_path / "a.tsv", "word " * 40_000 + "\tend\n"))
+    assert data.lengths.tolist() == [128]
+    hashed = []
+    hash_one = tokens._hashed
+    monkeypatch.setattr(tokens, "_hashed", lambda *given: hashed.append(given) or hash_one(*given))
+    long = write(tmp_path / "a.txt", "one two three four " * 50_000 + "\n")
+    cut = load_data(f"{long}?length=10").inputs["input_ids"]
+    assert len(hashed) <= 10, "words that are cut off are not looked at"
+    assert cut[0].tolist() == word_ids("one two three four one two three four")
+    assert load_data(f"{long}?tokenizer=bytes&length=5").inputs["input_ids"][0].tolist() == [
+        *byte_ids("one")[:-1],
+        END,
+    ]
+
+
+@given(st.text(max_size=30), st.integers(2, 12))
+def test_cutting_early_changes_nothing(text, length):
+    for early, whole in ((word_ids(text, 99, length), word_ids(text, 99)), (byte_ids(text, length), byte_ids(text))):
+        assert tokens._cut(early, length) == tokens._cut(whole, length)
+
+
+def test_a_file_has_no_splits(tmp_path, recwarn):
+    spec = write(tmp_path / "a.txt", "one\n")
+    load_data(spec)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"a.txt has no splits: 'train' is the whole of it"):
+        load_data(spec, split="train")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import zipfile
 import zlib
 from pathlib import Path
@@ -33,13 +34,17 @@ PAIRS = (
     ("data", "labels"),
     ("data", "target"),
 )
+#: Targets that may go with any inputs of the same split (or of none).
+TARGETS = ("targets", "target", "labels", "label", "y", "Y")
+SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", "dev")
 
 
 def read_npz(path: Path | str) -> dict[str, np.ndarray]:
     """Every array of an .npz file. Pickled objects are refused; sizes are checked before anything is unpacked."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"read_npz: {path} must be a file, got nothing there. Check the path.")
+        got = "a folder" if path.is_dir() else "nothing there"
+        raise FileNotFoundError(f"read_npz: {path} must be a file, got {got}. Check the path.")
     size = path.stat().st_size
     arrays: dict[str, np.ndarray] = {}
     try:
@@ -105,50 +110,128 @@ def npz(
 ) -> Dataset:
     """The samples of an .npz file: ``inputs`` and ``targets`` name its arrays (by default the usual names are tried).
 
-    Byte images ``[n, h, w]`` become ``[n, 1, h, w]``, and ``[n, h, w, c]`` (c = 1 or 3 last; ``layout``) become
-    ``[n, c, h, w]``.
+    Targets are looked for beside the inputs, also when these are named; ``targets=none`` leaves them out. Byte images
+    ``[n, h, w]`` become ``[n, 1, h, w]``, and ``[n, h, w, c]`` (c = 1 or 3 last; ``layout``) become ``[n, c, h, w]``.
+    Floating inputs are given as float32; as images (c = 1, 3 or 4) they must lie in [0, 1].
     """
     file = places.resolve(path)
     if layout not in ("auto", "nchw", "nhwc"):
         raise ValueError(
             f"load_data: layout must be auto, nchw or nhwc, got {layout!r}. It says where the channels are."
         )
-    arrays = read_npz(file)
-    x, y = _chosen(arrays, request.split, inputs, targets, file)
-    if x.ndim == 0 or len(x) == 0:
+    x, y = _chosen(read_npz(file), request, inputs, targets, file)
+    if x.ndim == 0 or x.size == 0:
         raise ValueError(
             f"load_data: {file} must hold at least one sample, got inputs of shape {list(x.shape)}. Check the file."
         )
-    if x.dtype.kind in "fc" and not np.isfinite(x).all():
-        raise ValueError(f"load_data: {file} must hold finite inputs, got NaN or infinity. Clean the data first.")
-    return Dataset(file.stem, _images(x, layout), None if y is None else torch.from_numpy(_labels(y)))
+    samples = _images(_plain(x, file), layout)
+    _check_range(samples, file)
+    return Dataset(file.stem, samples, None if y is None else torch.from_numpy(_labels(y, file)))
 
 
 def _chosen(
-    arrays: dict[str, np.ndarray], split: str, inputs: str, targets: str, file: Path
+    arrays: dict[str, np.ndarray], request: Request, inputs: str, targets: str, file: Path
 ) -> tuple[np.ndarray, np.ndarray | None]:
+    """The arrays of inputs and targets."""
     have = ", ".join(f"{name} {list(value.shape)}" for name, value in arrays.items()) or "no arrays"
-    for given in filter(None, (inputs, targets)):
+    for given in filter(None, (inputs, "" if targets == "none" else targets)):
         if given not in arrays:
             raise ValueError(
                 f"load_data: {file} must hold an array {given!r}, got {have}. Give ?inputs=NAME&targets=NAME."
             )
-    if inputs:
-        return arrays[inputs], arrays[targets] if targets else None
-    for first, second in PAIRS:
-        if first.format(split) in arrays:
-            chosen = targets or second.format(split)
-            return arrays[first.format(split)], arrays.get(chosen)
-    if len(arrays) == 1:
-        return next(iter(arrays.values())), None
-    raise ValueError(
-        f"load_data: {file} must say which array is the {split} input, got {have}. Give ?inputs=NAME&targets=NAME."
+    name = inputs or _usual(arrays, request.split)
+    if not name:
+        others = [name for name in arrays if _split_of(name) not in ("", request.split)]
+        why = f"which array is the {request.split} input" if not others else f"what is {request.split!r}"
+        raise ValueError(f"load_data: {file} must say {why}, got {have}. Give ?inputs=NAME&targets=NAME.")
+    if not inputs and not _split_of(name):
+        request.whole(str(file))
+    if targets:
+        return arrays[name], arrays.get(targets)
+    answers = _answers(arrays, name)
+    return arrays[name], arrays[answers] if answers else None
+
+
+def _split_of(name: str) -> str:
+    """The split that an array's name speaks of, or nothing."""
+    return next((part for part in re.split(r"[^a-z]+", name.lower()) if part in SPLITS), "")
+
+
+def _usual(arrays: dict[str, np.ndarray], split: str) -> str:
+    """The inputs of ``split`` under their usual name; arrays of another split are never taken for it."""
+    named = [first.format(split) for first, _ in PAIRS if "{}" in first]
+    alone = [first for first, _ in PAIRS if "{}" not in first]
+    divided = any(first.format(each) in arrays for first, _ in PAIRS if "{}" in first for each in SPLITS)
+    found = next((name for name in (named if divided else [*named, *alone]) if name in arrays), "")
+    if not found and len(arrays) == 1 and _split_of(next(iter(arrays))) in ("", split):
+        return next(iter(arrays))
+    return found
+
+
+def _answers(arrays: dict[str, np.ndarray], name: str) -> str:
+    """The targets that belong to the inputs ``name``: their usual partner, else any usual name of the same split."""
+    split = _split_of(name)
+    partners = [b.format(each) for a, b in PAIRS for each in (SPLITS if "{}" in a else ("",)) if a.format(each) == name]
+    others = [form for each in TARGETS for form in ((f"{each}_{split}", f"{split}_{each}") if split else (each,))]
+    count = arrays[name].shape[:1]
+    sure = (*partners, *(others if split else ()))  # others must at least have one entry per sample
+    return next((each for each in sure if each in arrays and each != name), "") or next(
+        (each for each in others if each in arrays and each != name and arrays[each].shape[:1] == count), ""
     )
 
 
-def _labels(y: np.ndarray) -> np.ndarray:
-    """Labels stored as a column become a list."""
+def _plain(x: np.ndarray, file: Path) -> np.ndarray:
+    """Finite inputs in a type that networks take: float32 for float64 and wider, int64 for wide unsigned integers."""
+    if x.dtype.kind in "fc" and not np.isfinite(x).all():
+        raise ValueError(f"load_data: {file} must hold finite inputs, got NaN or infinity. Clean the data first.")
+    if x.dtype.kind == "f" and x.dtype.itemsize > 4:
+        if np.abs(x).max() > np.finfo(np.float32).max:
+            raise ValueError(
+                f"load_data: {file} must hold inputs in float32's range, got {np.abs(x).max()}. Scale them."
+            )
+        return x.astype(np.float32)
+    if x.dtype.kind == "c" and x.dtype.itemsize > 16:
+        return x.astype(np.complex128)
+    if x.dtype.kind == "u" and x.dtype.itemsize > 1:
+        if x.ndim > 2:
+            raise ValueError(
+                f"load_data: {file} must hold images as uint8 or floats in [0, 1], got {x.dtype}. "
+                "Which value is white is not known: 16 bits in full use become bytes by (x / 257).round()."
+            )
+        return x.astype(np.int64)
+    return x
+
+
+def _check_range(x: Tensor, file: Path) -> None:
+    """Images given as floats are in [0, 1]: models normalise inside, and anything else gives silently wrong numbers."""
+    if not (x.is_floating_point() and x.ndim == 4 and x.shape[1] in (1, 3, 4)):
+        return
+    low, high = float(x.min()), float(x.max())
+    if low < 0 or high > 1:
+        raise ValueError(
+            f"load_data: {file} must hold images as uint8 or floats in [0, 1], got floats from {low:g} to {high:g}. "
+            "Store bytes as uint8 or divide by 255; leave mean and standard deviation to the model. "
+            "Arrays that are no images come in through a factory (package.module:factory)."
+        )
+
+
+def _labels(y: np.ndarray, file: Path) -> np.ndarray:
+    """Labels stored as a column become a list; they count from 0, and other targets are finite."""
     flat = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iu" else y
+    if flat.size == 0:
+        raise ValueError(f"load_data: {file} must hold one target per sample, got shape {list(y.shape)}. Check it.")
+    if flat.dtype.kind == "u" and flat.dtype.itemsize > 1:
+        flat = flat.astype(np.int64)
+    if flat.dtype.kind == "i" and flat.ndim == 1 and flat.min() < 0:
+        where = int((flat < 0).argmax())
+        raise ValueError(
+            f"load_data: {file} must hold labels of at least 0, got {flat[where]} at sample {where}. "
+            "Labels count from 0; store a regression's targets as floats."
+        )
+    if flat.dtype.kind in "fc" and not np.isfinite(flat).all():
+        raise ValueError(f"load_data: {file} must hold finite targets, got NaN or infinity. Clean the data first.")
+    if flat.dtype.kind == "f" and flat.dtype.itemsize > 8:
+        flat = flat.astype(np.float64)
     return np.ascontiguousarray(flat)
 
 

@@ -81,6 +81,26 @@ class _Xz:
                 return content
 
 
+class Metered:
+    """A stream of a packed file that refuses to go beyond the :func:`allowance` of that file."""
+
+    def __init__(self, function: str, path: Path, stream: IO[bytes]) -> None:
+        self.function, self.path, self.stream = function, path, stream
+        self.packed, self.unpacked = path.stat().st_size, 0
+
+    def read(self, count: int) -> bytes:
+        """Up to ``count`` bytes."""
+        part = self.stream.read(count)
+        self.unpacked += len(part)
+        check_unpacked(self.function, self.path, self.packed, self.unpacked)
+        return part
+
+    def drain(self) -> None:
+        """Read on to the end, where gzip and xz compare their checksums."""
+        while self.read(1 << 20):
+            pass
+
+
 def read_all(function: str, path: Path) -> bytes:
     """Everything in a plain, gzip or xz file, within its allowance."""
     most = allowance(path.stat().st_size) if path.is_file() else 0

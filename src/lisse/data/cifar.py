@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import tarfile
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from lisse.data import places
 from lisse.data.arrays import read_npz
-from lisse.data.bounded import AGAIN, DAMAGED, check_unpacked
+from lisse.data.bounded import AGAIN, DAMAGED, Metered, check_unpacked
 from lisse.data.dataset import Dataset
 from lisse.data.download import CIFAR10, fetch
 from lisse.data.pickles import LARGEST, read_pickle
@@ -22,6 +24,8 @@ from lisse.data.request import Request, may_download
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 RECORD = 1 + 3 * 32 * 32
 SIDE, COLUMNS, ROWS = 32, 20, 500
+#: Images in every batch: a file with another number of them is not CIFAR-10.
+BATCH = 10_000
 
 #: Size and MD5 of the official batches: a file of just that size with another content is damaged.
 OFFICIAL = {
@@ -38,7 +42,10 @@ SHEETS = {"train": tuple(f"train_{k}.webp" for k in range(5)), "test": ("test.we
 
 
 def cifar10(request: Request, *, download: bool = False) -> Dataset:
-    """CIFAR-10: 50,000 train and 10,000 test images ``[n, 3, 32, 32]`` uint8, ten classes, in the original order."""
+    """CIFAR-10: 50,000 train and 10,000 test images ``[n, 3, 32, 32]`` uint8, ten classes, in the original order.
+
+    Files are read once per process; every call hands out a copy, so that changing one changes no other.
+    """
     split = request.one_of("cifar10", "train", "test")
     found = find(split)
     if not found and may_download(download):
@@ -51,7 +58,10 @@ def cifar10(request: Request, *, download: bool = False) -> Dataset:
             "'cifar10?download=true' or LISSE_DOWNLOAD=1."
         )
     images, labels = _read(tuple((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in found), split)
-    return _dataset(images, labels)
+    chosen = request.choose(len(images))
+    if chosen is None:
+        return Dataset("cifar10", images.clone(), labels.clone(), classes=CLASSES)
+    return Dataset("cifar10", images[chosen], labels[chosen], classes=CLASSES)
 
 
 def find(split: str) -> list[Path]:
@@ -79,18 +89,12 @@ def _read(files: tuple[tuple[str, int, int], ...], split: str) -> tuple[Tensor, 
     if paths[0].name.endswith(".tar.gz"):
         parts = _archive(paths[0], split)
     elif paths[0].suffix == ".bin":
-        parts = [_binary(path.read_bytes() if _small(path) else b"", path) for path in paths]
+        parts = [_binary(path.read_bytes() if _small(path) else b"", path.name, path) for path in paths]
     elif paths[0].suffix == ".webp":
         return _sheets(paths[:-1], paths[-1], split)
     else:
-        parts = [_pickled(path.read_bytes() if _small(path) else b"", path) for path in paths]
+        parts = [_pickled(path.read_bytes() if _small(path) else b"", path.name, path) for path in paths]
     return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
-
-
-@functools.lru_cache(maxsize=4)
-def _dataset(images: Tensor, labels: Tensor) -> Dataset:
-    """One object per reading, so that its fingerprint is computed once too (tensors hash by identity)."""
-    return Dataset("cifar10", images, labels, classes=CLASSES)
 
 
 def _small(path: Path) -> bool:
@@ -102,28 +106,30 @@ def _small(path: Path) -> bool:
     return True
 
 
-def _labelled(images: np.ndarray, labels: np.ndarray, path: Path | str) -> tuple[Tensor, Tensor]:
+def _labelled(images: np.ndarray, labels: np.ndarray, count: int, path: Path | str) -> tuple[Tensor, Tensor]:
     if labels.size == 0:
         raise ValueError(f"load_data: {path} must hold at least one image, got none. {AGAIN}")
     if labels.min() < 0 or labels.max() > 9:
         raise ValueError(f"load_data: {path} must hold labels in 0 … 9, got {labels.min()} … {labels.max()}. {AGAIN}")
+    if len(labels) != count:
+        raise ValueError(f"load_data: {path} must hold {count:,} images, got {len(labels):,}. {AGAIN}")
     pixels = np.ascontiguousarray(images.reshape(-1, 3, SIDE, SIDE))
     return torch.from_numpy(pixels.copy() if not pixels.flags.writeable else pixels), torch.from_numpy(
         labels.astype(np.int64)
     )
 
 
-def _binary(content: bytes, path: Path | str) -> tuple[Tensor, Tensor]:
+def _binary(content: bytes, name: str, path: Path | str) -> tuple[Tensor, Tensor]:
     """Records of one label byte and 3 × 32 × 32 pixel bytes."""
     if len(content) == 0 or len(content) % RECORD:
         raise ValueError(f"load_data: {path} must hold records of {RECORD} bytes, got {len(content):,} bytes. {AGAIN}")
     records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
-    return _labelled(records[:, 1:], records[:, 0], path)
+    return _labelled(records[:, 1:], records[:, 0], BATCH, path)
 
 
-def _pickled(content: bytes, path: Path | str) -> tuple[Tensor, Tensor]:
+def _pickled(content: bytes, name: str, path: Path | str) -> tuple[Tensor, Tensor]:
     """A batch of the python version: ``data`` [n, 3072] bytes, ``labels`` a list."""
-    size, known = OFFICIAL.get(Path(path).name, (-1, ""))
+    size, known = OFFICIAL.get(name, (-1, ""))
     if len(content) == size and hashlib.md5(content, usedforsecurity=False).hexdigest() != known:
         raise ValueError(f"load_data: {path} must have md5 {known}, got another content of the official size. {AGAIN}")
     batch = read_pickle(content, path)
@@ -134,27 +140,33 @@ def _pickled(content: bytes, path: Path | str) -> tuple[Tensor, Tensor]:
         labels = np.array(labels, np.int64)
     if not (isinstance(labels, np.ndarray) and labels.dtype.kind in "iu" and labels.shape == (len(data),)):
         raise ValueError(f"load_data: {path} must hold one integer of 'labels' for each of {len(data)} images. {AGAIN}")
-    return _labelled(data, labels, path)
+    return _labelled(data, labels, BATCH, path)
 
 
 def _archive(path: Path, split: str) -> list[tuple[Tensor, Tensor]]:
-    """The batches inside an official archive, read in place: nothing is extracted to disk."""
+    """The batches inside an official archive, read in place: nothing is extracted to disk.
+
+    The archive is read to its very end, because only there gzip compares its checksum (``r|gz`` never does).
+    """
     found: dict[str, tuple[Tensor, Tensor]] = {}
     try:
-        with tarfile.open(path, "r|gz") as archive:
-            for member in archive:
-                name = Path(member.name).name
-                if not member.isfile() or name.removesuffix(".bin") not in BATCHES[split]:
-                    check_unpacked("load_data", f"{path} ({name})", path.stat().st_size, member.size)
-                    continue
-                if member.size > LARGEST:
-                    raise ValueError(
-                        f"load_data: {path} must hold batches of 31 MB, got {name} with {member.size:,}. {AGAIN}"
-                    )
-                stream = archive.extractfile(member)
-                content = stream.read() if stream else b""
-                read = _binary if name.endswith(".bin") else _pickled
-                found[name.removesuffix(".bin")] = read(content, f"{path} ({name})")
+        with gzip.open(path) as unpacked:
+            stream = Metered("load_data", path, cast(IO[bytes], unpacked))
+            with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|") as archive:
+                for member in archive:
+                    name = Path(member.name).name
+                    if not member.isfile() or name.removesuffix(".bin") not in BATCHES[split]:
+                        check_unpacked("load_data", f"{path} ({name})", path.stat().st_size, member.size)
+                        continue
+                    if member.size > LARGEST:
+                        raise ValueError(
+                            f"load_data: {path} must hold batches of 31 MB, got {name} with {member.size:,}. {AGAIN}"
+                        )
+                    inner = archive.extractfile(member)
+                    content = inner.read() if inner else b""
+                    read = _binary if name.endswith(".bin") else _pickled
+                    found[name.removesuffix(".bin")] = read(content, name, f"{path} ({name})")
+            stream.drain()
     except (tarfile.TarError, *DAMAGED) as error:
         raise ValueError(f"load_data: {path} must be a complete archive, got {error}. {AGAIN}") from error
     missing = [name for name in BATCHES[split] if name not in found]
@@ -178,4 +190,4 @@ def _sheets(paths: list[Path], labels_file: Path, split: str) -> tuple[Tensor, T
         raise ValueError(
             f"load_data: {labels_file} must hold {len(paths) * 10000} labels for {split}, got {len(labels)}. {AGAIN}"
         )
-    return _labelled(images, labels, labels_file)
+    return _labelled(images, labels, len(labels), labels_file)

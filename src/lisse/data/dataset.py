@@ -182,6 +182,7 @@ class Dataset:
         training sets of growing size P (``[petrini2021]`` Fig. 3) only gain samples.
         """
         self._count("sample", n)
+        check_seed("sample", seed)
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         return self.subset(order[:n])
 
@@ -227,6 +228,15 @@ class Dataset:
                 f"{function}: n must be an integer in 1 … {len(self)}, got {n!r}. "
                 f"{self.name!r} has {len(self)} samples."
             )
+
+
+def check_seed(function: str, seed: int) -> None:
+    """Refuse what torch does not take as a seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(1 << 63) <= seed < 1 << 64:
+        error = ValueError if isinstance(seed, int) and not isinstance(seed, bool) else TypeError
+        raise error(
+            f"{function}: seed must be an integer of at most 64 bits, got {seed!r}. Any number such as 0 will do."
+        )
 
 
 def _named(inputs: Any) -> dict[str, Tensor]:

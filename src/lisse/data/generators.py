@@ -16,6 +16,8 @@ from lisse.data.dataset import Dataset
 
 #: The stripe of Paccolat et al. (2021): y = +1 iff low < x_1 < high; half of N(0, 1) lies between (to 5e-7).
 STRIPE = (-0.3, 1.18549)
+#: Numbers in one set: ten million points of the stripe model in its 30 dimensions (2.4 GB while they are drawn).
+LARGEST = 300_000_000
 
 
 def generator(name: str, split: str, seed: int) -> torch.Generator:
@@ -40,6 +42,8 @@ def rings(
     With ``offset`` 1 the linking number is -1; above 2 the circles are apart.
     """
     spread = _spread("rings", noise, noise_is)
+    if not math.isfinite(offset):
+        raise ValueError(f"rings: offset must be finite, got {offset}. 1 links the circles, above 2 they are apart.")
     _points("rings", n, at_least=2)
     source = generator("rings", split, seed)
     labels = torch.arange(n) % 2
@@ -70,12 +74,13 @@ def torus(
     ``noise`` as in :func:`rings`.
     """
     spread = _spread("torus", noise, noise_is)
-    if not 0 < minor < major:
+    if not 0 < minor < major < math.inf:
         raise ValueError(
-            f"torus: major and minor must satisfy 0 < minor < major, got {major} and {minor}. The paper's are 2 and 1."
+            f"torus: major and minor must be finite with 0 < minor < major, got {major} and {minor}. "
+            "The paper's are 2 and 1."
         )
-    if sectors < 1:
-        raise ValueError(f"torus: sectors must be positive, got {sectors}. The levels used are 2, 4 and 8.")
+    if not 1 <= sectors <= 100_000:
+        raise ValueError(f"torus: sectors must lie in 1 … 100000, got {sectors}. The levels used are 2, 4 and 8.")
     _points("torus", n, at_least=1)
     source = generator("torus", split, seed)
     theta, phi = 2 * math.pi * torch.rand(2, n, generator=source, dtype=torch.float64)
@@ -102,6 +107,8 @@ def stripe(n: int = 1024, *, d: int = 30, split: str = "train", seed: int = 0) -
     if d < 1:
         raise ValueError(f"stripe: d must be at least 1, got {d}. The paper's is 30.")
     _points("stripe", n, at_least=1)
+    if n * d > LARGEST:
+        raise ValueError(f"stripe: n · d must be at most {LARGEST:,} numbers, got {n} · {d}. The paper's d is 30.")
     points = torch.randn(n, d, generator=generator("stripe", split, seed), dtype=torch.float64).float()
     low, high = STRIPE
     labels = ((points[:, 0] > low) & (points[:, 0] < high)).long()

@@ -37,7 +37,7 @@ def hub(
     The columns are found by their usual names or given as ``inputs``, ``second`` (the other side of text pairs) and
     ``targets``. Images must have one size. Without ``download`` only what is already on this machine is used.
     """
-    table = _table(name, config, request.split, download)
+    table = _table(name, config, request, download)
     chosen = request.choose(len(table))
     table = table if chosen is None else table.select(chosen.tolist())
     columns = list(table.column_names)
@@ -72,7 +72,8 @@ def hub(
     return Dataset(name, _stacked(values, name), **named)
 
 
-def _table(name: str, config: str, split: str, download: bool) -> Any:
+def _table(name: str, config: str, request: Request, download: bool) -> Any:
+    split = request.split
     try:
         import datasets
     except ImportError as error:
@@ -84,7 +85,10 @@ def _table(name: str, config: str, split: str, download: bool) -> Any:
     try:
         if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
             found = datasets.load_from_disk(str(folder))
-            return found if hasattr(found, "features") and not isinstance(found, dict) else found[split]
+            if isinstance(found, dict) or not hasattr(found, "features"):
+                return found[split]
+            request.whole(str(folder))
+            return found
         with hugging_face(may_download(download)):
             return datasets.load_dataset(name, config or None, split=split)
     except Exception as error:  # datasets raises very many kinds

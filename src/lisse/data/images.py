@@ -13,6 +13,7 @@ import torch
 from lisse.data import places
 from lisse.data.bounded import AGAIN, CEILING
 from lisse.data.dataset import Dataset
+from lisse.data.pixels import eight_bits
 from lisse.data.request import Request
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 PIXELS = 1 << 26
 FOLDERS = ("imagenet", "ImageNet", "ILSVRC/Data/CLS-LOC")
 SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
+#: ImageNet's own test/ has no labels: its validation set is what everyone tests on.
+IMAGENET = {"train": "train", "test": "val", "val": "val"}
 
 
 def read_image(
@@ -48,7 +51,7 @@ def read_image(
             warnings.simplefilter("ignore")
             with Image.open(path, formats=FORMATS) as image:
                 _check_size(path, image.size, expected)
-                picture = image.convert("L" if grey else "RGB")
+                picture = eight_bits("read_image", path, image).convert("L" if grey else "RGB")
                 if size:
                     picture = _square(picture, size, resize or size)
                 pixels = np.asarray(picture)
@@ -90,22 +93,45 @@ def _square(picture: Picture, size: int, resize: int) -> Picture:
 def folder(request: Request, path: str, *, size: int = 0, resize: int = 0, grey: bool = False) -> Dataset:
     """The images under a folder, bytes ``[n, c, h, w]``.
 
-    ``path/SPLIT/CLASS/image`` or ``path/CLASS/image`` (the class names are the folders', sorted) or, without classes,
-    ``path/image``. For the split "test" a folder ``val`` will do. All images must have one size, unless ``size``
-    (and ``resize``) makes squares of them.
+    ``path/SPLIT/CLASS/image`` or ``path/CLASS/image`` or, without classes, ``path/image``; names that begin with a dot
+    are passed over. Labels count the class folders in sorted order over all splits, so that a class has one label
+    everywhere, also where it has no image. For the split "test" a folder ``val`` will do. Without folders for splits
+    every split is the whole. All images must have one size, unless ``size`` (and ``resize``) makes squares of them.
     """
     root = places.resolve(path)
     if not root.is_dir():
         raise ValueError(f"load_data: {path!r} must be a folder of images, got nothing there. Check the path.")
+    inner = _inner(request, root)
+    splits = {split for names in SPLIT_FOLDERS.values() for split in names} | {request.split}
+    return _images(request, root.name, inner, [root / split for split in splits], (size, resize, grey))
+
+
+def _inner(request: Request, root: Path) -> Path:
+    """The folder of the split: one of its names, or ``root`` where there are no folders for splits."""
+    names = SPLIT_FOLDERS.get(request.split, (request.split,))
+    found = next((root / name for name in names if (root / name).is_dir()), None)
+    if found is not None:
+        return found
+    others = [name for names in SPLIT_FOLDERS.values() for name in names if (root / name).is_dir()]
+    if others and not set(_classes(root)) - set(others):
+        raise ValueError(
+            f"load_data: {root} must have a folder for the split {request.split!r} ({', '.join(names)}), "
+            f"got {', '.join(others)}. Ask for another split."
+        )
+    request.whole(str(root))
+    return root
+
+
+def _images(request: Request, name: str, inner: Path, splits: list[Path], shape: tuple[int, int, bool]) -> Dataset:
+    """The images in ``inner``, which may be one of the folders of ``splits``: then these have the same classes."""
+    size, resize, grey = shape
     if size < 0 or resize < 0 or (resize and resize < size):
         raise ValueError(
             f"load_data: size and resize must satisfy 0 <= size <= resize, got {size} and {resize}. Try size=224."
         )
-    inner = next(
-        (root / name for name in SPLIT_FOLDERS.get(request.split, (request.split,)) if (root / name).is_dir()), root
-    )
-    classes = sorted(entry.name for entry in inner.iterdir() if entry.is_dir() and _pictures(entry))
-    files = [(file, label) for label, name in enumerate(classes) for file in _pictures(inner / name)]
+    together = [split for split in splits if split.is_dir()] if inner in splits else [inner]
+    classes = sorted({label for split in together for label in _classes(split)}) if _classes(inner) else []
+    files = [(file, label) for label, each in enumerate(classes) for file in _pictures(inner / each)]
     if not files:
         files = [(file, -1) for file in _pictures(inner)]
     if not files:
@@ -117,11 +143,21 @@ def folder(request: Request, path: str, *, size: int = 0, resize: int = 0, grey:
     files = files if chosen is None else [files[int(index)] for index in chosen]
     images = _read_alike(files, size, resize, grey)
     targets = torch.tensor([label for _, label in files]) if classes else None
-    return Dataset(root.name, torch.from_numpy(images), targets, classes=tuple(classes) or None)
+    return Dataset(name, torch.from_numpy(images), targets, classes=tuple(classes) or None)
+
+
+def _classes(where: Path) -> list[str]:
+    """The folders in ``where`` that hold at least one picture."""
+    folders = (entry for entry in where.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return [entry.name for entry in folders if any(map(_is_picture, entry.iterdir()))]
+
+
+def _is_picture(file: Path) -> bool:
+    return file.suffix.lower() in ENDINGS and not file.name.startswith(".") and file.is_file()
 
 
 def _pictures(where: Path) -> list[Path]:
-    return sorted(file for file in where.iterdir() if file.suffix.lower() in ENDINGS and file.is_file())
+    return sorted(filter(_is_picture, where.iterdir())) if where.is_dir() else []
 
 
 def _read_alike(files: list[tuple[Path, int]], size: int, resize: int, grey: bool) -> np.ndarray:
@@ -149,12 +185,18 @@ def imagenet(request: Request, *, size: int = 224, resize: int = 256) -> Dataset
 
     The split "test" is the validation set: the test labels are not public. It cannot be downloaded without an account.
     """
-    request.one_of("imagenet", "train", "test", "val")
+    name = IMAGENET[request.one_of("imagenet", *IMAGENET)]
     found = next(iter(places.candidates(FOLDERS)), None)
     if found is None:
         raise ValueError(
             f"load_data: 'imagenet' must be in one of {places.searched()}, got nothing there. "
             "Put train/ and val/ with a folder per class into a folder imagenet (image-net.org, with an account)."
         )
-    data = folder(request, str(found), size=size, resize=max(size, resize))
-    return Dataset("imagenet", data.inputs, data.targets, classes=data.classes)
+    inner = found / name
+    if not inner.is_dir():
+        raise ValueError(
+            f"load_data: {found} must hold a folder {name} for the split {request.split!r}, got none. "
+            "ImageNet's own test/ has no labels: put the validation images into val/, a folder per class."
+        )
+    splits = [found / "train", found / "val"]
+    return _images(request, "imagenet", inner, splits, (size, max(size, resize), False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lisse.data import places
+from lisse.data.bounded import AGAIN
 from lisse.data.dataset import Dataset
 from lisse.data.download import FASHION_MNIST, MNIST, Remote, fetch
 from lisse.data.idx import read_labelled
@@ -15,6 +16,8 @@ FOLDERS = {
     "fashion-mnist": ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST", "fashion_mnist"),
 }
 FILES = {"mnist": MNIST, "fashion-mnist": FASHION_MNIST}
+#: Images in each split: other files are not MNIST, whatever their own header says.
+COUNTS = {"train": 60_000, "test": 10_000}
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
@@ -57,4 +60,9 @@ def _read(name: str, request: Request, download: bool, classes: tuple[str, ...])
             f"{name} there, or ask for the download: '{name}?download=true' or LISSE_DOWNLOAD=1."
         )
     images, labels = read_labelled(*files)
+    if len(images) != COUNTS[split] or images.shape[1:] != (1, 28, 28):
+        raise ValueError(
+            f"load_data: {files[0]} must hold the {COUNTS[split]:,} {split} images of {name}, 28 × 28, "
+            f"got {len(images):,} of {images.shape[2]} × {images.shape[3]}. {AGAIN}"
+        )
     return Dataset(name, images, labels, classes=classes)

@@ -1,8 +1,8 @@
 """The pickles of CIFAR-10, read without running anything in them.
 
 A pickle is a program. This reader knows the few names that a dict of NumPy arrays needs, and stands in for each with
-a class of its own that only holds what it is given; any other name is refused before anything is called. The program's
-text is read once beforehand, so that no size in it can exceed the file.
+an object of its own, made anew for every file, that only holds what it is given; any other name is refused before
+anything is called. The program's text is read once beforehand, so that no size in it can exceed the file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 import math
 import pickle
 import pickletools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,28 @@ def _frombuffer(content: Any, kind: Any, shape: Any, order: Any, *_: Any) -> _Ar
     return made
 
 
-NAMES: dict[tuple[str, str], Any] = {
+class _Call:
+    """What a pickle gets for a name: it can be called and not changed.
+
+    The opcode BUILD writes into whatever lies on the stack; a function or a class handed out as it is would stay
+    altered for the whole process.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("a change to a function")
+
+
+NAMES: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "dtype"): _Kind,
-    ("numpy", "ndarray"): _Array,
+    ("numpy", "ndarray"): _reconstruct,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _frombuffer for core in ("core", "_core")},
 }
@@ -88,10 +108,10 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """The stand-in for a name, or a refusal."""
         if (module, name) == ("_codecs", "encode"):
-            return self.encode
+            return _Call(self.encode)
         if (module, name) not in NAMES:
             raise pickle.UnpicklingError(f"the name {module}.{name}, which a pickle could run")
-        return NAMES[module, name]
+        return _Call(NAMES[module, name])
 
     def encode(self, text: Any, encoding: Any = "latin1") -> bytes:
         """Bytes written by Python 3 in protocol 2 (at most twice the file in all)."""

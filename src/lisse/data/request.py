@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,14 @@ class Request:
                 f"{function}: split must be one of {', '.join(splits)}, got {self.split!r}. Choose one of these."
             )
         return self.split
+
+    def whole(self, what: str) -> None:
+        """``what`` has no splits: say so to whoever asked for one by name ("test" is what nobody has to ask for)."""
+        if self.split not in ("test", "all"):
+            warnings.warn(
+                f"load_data: {what} has no splits: {self.split!r} is the whole of it, as every other split is.",
+                stacklevel=2,
+            )
 
     def choose(self, count: int) -> Tensor | None:
         """Which of ``count`` samples to read: ``None`` for all of them in order.

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from lisse.data import arrays, cifar, embedded, generators, hub, images, mnist, places, text
 from lisse.data.conversion import as_dataset
-from lisse.data.dataset import Dataset
+from lisse.data.dataset import Dataset, check_seed
 from lisse.data.request import Request
 from lisse.progress import Listener
 
@@ -100,7 +101,9 @@ def load_data(
             ``?option=value&…``: ``digits``, ``rings?n=200&noise=0.001``, ``torus``, ``stripe``, ``sentences``,
             ``mnist``, ``fashion-mnist``, ``cifar10``, ``imagenet``, ``folder:DIR``, ``FILE.npz``,
             ``text:FILE?tokenizer=…``, ``PAIRS.jsonl``, ``hfdata:NAME``. ``lisse data`` lists them.
-        split: ``"train"`` or ``"test"`` (some sources know more).
+        split: ``"train"`` or ``"test"`` (some sources know more). A source without splits (a text file, a folder of
+            images, arrays named ``x`` and ``y``) is the same whole for every split; a warning says so unless it is
+            "test" that was asked for.
         limit: at most so many samples: a random subset drawn with ``seed``, the same for the same seed and nested for
             growing limits; with ``seed=None`` the first ones in file order. A limit that is not below the number of
             samples changes nothing, neither samples nor order.
@@ -122,6 +125,8 @@ def load_data(
         )
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise TypeError(f"load_data: seed must be an integer or None, got {seed!r}. None takes the first samples.")
+    if seed is not None:
+        check_seed("load_data", seed)
     request = Request(split, limit, seed, tokenizer, progress)
     head, options = _parsed(spec.strip())
     name, colon, argument = head.partition(":")
@@ -169,7 +174,8 @@ def _parsed(spec: str) -> tuple[str, dict[str, str]]:
 def _typed(name: str, load: Callable[..., Dataset], options: dict[str, str]) -> dict[str, Any]:
     """The options as the loader's keyword arguments, each in its type."""
     hints = typing.get_type_hints(load)
-    known = {k: hints[k] for k, p in inspect.signature(load).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    parameters = inspect.signature(load).parameters
+    known = {k: hints[k] for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
     made: dict[str, Any] = {}
     for option, value in options.items():
         if option not in known:
@@ -177,11 +183,11 @@ def _typed(name: str, load: Callable[..., Dataset], options: dict[str, str]) -> 
             ask = f" Did you mean {near[0]!r}?" if near else ""
             have = ", ".join(known) or "none"
             raise ValueError(f"load_data: the options of {name!r} must be among: {have}, got {option!r}.{ask}")
-        made[option] = _value(name, option, value, known[option])
+        made[option] = _value(name, option, value, known[option], parameters[option].default)
     return made
 
 
-def _value(name: str, option: str, value: str, kind: Any) -> Any:
+def _value(name: str, option: str, value: str, kind: Any, default: Any) -> Any:
     truths = {"true": True, "1": True, "yes": True, "": True, "false": False, "0": False, "no": False}
     try:
         if kind is bool:
@@ -190,17 +196,35 @@ def _value(name: str, option: str, value: str, kind: Any) -> Any:
     except (ValueError, KeyError):
         what = {bool: "true or false", int: "an integer", float: "a number"}[kind]
         raise ValueError(
-            f"load_data: option {option} of {name!r} must be {what}, got {value!r}. See `lisse data`."
+            f"load_data: option {option} of {name!r} must be {what}, got {value!r}. "
+            f"Write for example {option}={str(default).lower()}."
         ) from None
 
 
-def _made(head: str, options: dict[str, str], request: Request) -> Dataset:
-    """What a person's own factory returns, as a Dataset; this runs their code."""
-    module_name, _, attribute = head.partition(":")
+@contextlib.contextmanager
+def _importable_here() -> Iterator[None]:
+    """The working folder on the path, for a person's module and for whatever it imports when it is called."""
     here = str(Path.cwd())
     added = here not in sys.path and "" not in sys.path
     if added:
         sys.path.append(here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def _made(head: str, options: dict[str, str], request: Request) -> Dataset:
+    """What a person's own factory returns, as a Dataset; this runs their code."""
+    with _importable_here():
+        thing, name = _called(head, options, request)
+        return as_dataset(thing, name=name, limit=request.limit, seed=request.seed)
+
+
+def _called(head: str, options: dict[str, str], request: Request) -> tuple[Any, str | None]:
+    """What is found or made under ``head``, and what to call it."""
+    module_name, _, attribute = head.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -211,16 +235,14 @@ def _made(head: str, options: dict[str, str], request: Request) -> Dataset:
             f"load_data: {head!r} must name a module that can be imported, got no module {error.name!r}. "
             + (f"Did you mean {near[0]!r}?" if near else "Check the spelling, or run where the module is.")
         ) from error
-    finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
     factory = getattr(module, attribute, None)
     if factory is None:
         raise ValueError(
             f"load_data: {module_name!r} must have {attribute!r}, got a module without it. Check the name."
         )
     if not callable(factory):
-        return as_dataset(factory, name=attribute, limit=request.limit if request.seed is None else None)
+        request.whole(repr(head))
+        return factory, attribute
     keywords: dict[str, Any] = {name: _guessed(value) for name, value in options.items()}
     asked = inspect.signature(factory).parameters
     for name, value in (("split", request.split), ("seed", request.seed), ("tokenizer", request.tokenizer)):
@@ -232,9 +254,10 @@ def _made(head: str, options: dict[str, str], request: Request) -> Dataset:
         raise ValueError(
             f"load_data: the options of {head!r} must be arguments of the factory, got an error: {error}."
         ) from error
+    if "split" not in keywords:
+        request.whole(f"{head!r}, which takes no split,")
     made = factory(**keywords)
-    label = None if isinstance(made, Dataset) else attribute
-    return as_dataset(made, name=label, limit=request.limit if request.seed is None else None)
+    return made, None if isinstance(made, Dataset) else attribute
 
 
 def _guessed(value: str) -> bool | int | float | str:

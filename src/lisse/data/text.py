@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import math
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ PAIRS = (
     ("text", "pair"),
     ("a", "b"),
 )
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 ALONE = ("text", "sentence", "content")
 
 
@@ -71,15 +72,18 @@ def text(
     """A text file: one text a line (empty lines are skipped), or a .jsonl or .tsv file of texts or pairs.
 
     In a pair file ``first`` and ``second`` name the columns (the usual names are found without), and ``label`` a column
-    of targets. Every side is tokenized, padded on the right and carries its mask; see :func:`lisse.data.tokens.encoded`
-    for ``tokenizer``, ``length`` and ``vocabulary``. Splits are not known: a file is one split.
+    of targets: numbers stay numbers (integers where all are whole and at least 0), words become classes. Every side is
+    tokenized, padded on the right and carries its mask; see :func:`lisse.data.tokens.encoded` for ``tokenizer``,
+    ``length`` and ``vocabulary``. A file has no splits: every split is the whole.
     """
     file = resolve(path)
     kind = next((s for s in reversed(file.suffixes) if s not in (".gz", ".xz")), "")
     content = read_text(file, encoding)
+    request.whole(str(file))
     name = file.name.split(".")[0]
     if kind in (".jsonl", ".ndjson", ".tsv"):
-        table = _jsonl(content, file) if kind != ".tsv" else _tsv(content, file)
+        given = {first, second, label} - {""}
+        table = _jsonl(content, file) if kind != ".tsv" else _tsv(content, file, given)
         sides = _sides(table, file, first, second)
     else:
         if first or second or label:
@@ -87,7 +91,8 @@ def text(
                 f"load_data: first, second and label must name columns of a .jsonl or .tsv file, got {file.name}. "
                 "Leave them out."
             )
-        lines = [(number, line.strip()) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
+        # Only "\n" ends a line: str.splitlines also cuts at form feeds and at U+0085 and U+2028, which occur in texts.
+        lines = [(number, line.strip()) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
         table = Table([{"text": line} for _, line in lines], [number for number, _ in lines])
         sides = ("text", "")
     if not table.rows:
@@ -125,21 +130,19 @@ def _jsonl(content: str, file: Path) -> Table:
     return Table(rows, numbers)
 
 
-def _tsv(content: str, file: Path) -> Table:
-    """Tab-separated; the first line is a header if it names known columns, else the columns are first, second, …"""
-    try:
-        lines = [
-            (number, row)
-            for number, row in enumerate(csv.reader(io.StringIO(content), delimiter="\t", quoting=csv.QUOTE_NONE), 1)
-            if any(cell.strip() for cell in row)
-        ]
-    except csv.Error as error:
-        raise ValueError(f"load_data: {file} must be tab-separated text, got {error}. Check the file.") from error
+def _tsv(content: str, file: Path, given: set[str]) -> Table:
+    """Tab-separated; the first line is a header if it has the names ``given`` or known ones.
+
+    Without a header the columns are first, second, column3, …
+    """
+    numbered = ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(content.split("\n"), 1))
+    lines = [(number, row) for number, row in numbered if any(cell.strip() for cell in row)]
     if not lines:
         return Table([], [])
     known = {name for pair in PAIRS for name in pair} | {*ALONE, "label", "item", "id"}
     top = [cell.strip() for cell in lines[0][1]]
-    header = top if known & set(top) and len(set(top)) == len(top) else None
+    named = bool(known & set(top)) or bool(given and given <= set(top))
+    header = top if named and len(set(top)) == len(top) else None
     names = header or ["first", "second", *(f"column{k}" for k in range(3, len(top) + 1))][: max(1, len(top))]
     for number, row in lines:
         if len(row) != len(top):
@@ -184,16 +187,41 @@ def _column(rows: list[dict[str, Any]], numbers: list[int], name: str, file: Pat
 
 
 def _targets(table: Table, label: str, file: Path) -> tuple[torch.Tensor | None, tuple[str, ...] | None]:
-    """Labels from a column: numbers as they are, words as classes in alphabetical order."""
+    """Labels from a column: numbers stay numbers, words become classes in alphabetical order."""
     if not label:
         return None, None
     values = [row.get(label) for row in table.rows]
     if any(value is None for value in values):
         line = table.lines[values.index(None)]
         raise ValueError(f"load_data: {file} must have a {label!r} in every line, got none in line {line}. Add it.")
+    if all(map(_is_number, values)):
+        return _numbers([_float(value) for value in values], values, table.lines, label, file), None
+    names = tuple(sorted({str(value) for value in values}))
+    places = {name: index for index, name in enumerate(names)}
+    return torch.tensor([places[str(value)] for value in values]), names
+
+
+def _is_number(value: Any) -> bool:
+    """A JSON number, or digits; not true and false, and not words that Python would read as one ("nan")."""
+    if isinstance(value, str):
+        return _NUMBER.fullmatch(value.strip()) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _float(value: Any) -> float:
     try:
-        return torch.tensor([int(str(value)) for value in values]), None
-    except (ValueError, RuntimeError):
-        names = tuple(sorted({str(value) for value in values}))
-        places = {name: index for index, name in enumerate(names)}
-        return torch.tensor([places[str(value)] for value in values]), names
+        return float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return math.inf
+
+
+def _numbers(numbers: list[float], values: list[Any], lines: list[int], label: str, file: Path) -> torch.Tensor:
+    """Integers where all are whole and at least 0 (then they can be labels), else float32."""
+    wrong = next((k for k, number in enumerate(numbers) if not math.isfinite(number)), None)
+    if wrong is not None:
+        raise ValueError(
+            f"load_data: {file} must have a finite {label!r} in every line, got {str(values[wrong])[:40]} "
+            f"in line {lines[wrong]}. Correct or remove it."
+        )
+    whole = all(number.is_integer() and 0 <= number < 1 << 53 for number in numbers)
+    return torch.tensor([int(number) for number in numbers]) if whole else torch.tensor(numbers)
