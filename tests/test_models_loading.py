@@ -1,15 +1,18 @@
 """load_model: the zoo, a person's own factory, devices, statistics; the hubs' errors. Hugging Face has its own file."""
 
 import copy
+import hashlib
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from lisse.models import ModelCard, Normalised, load_model
+from lisse.models import PUBLISHED, ModelCard, Normalised, load_model, save_checkpoint
 from lisse.models.declaration import STATISTICS
 from lisse.networks import zoo
 
@@ -85,11 +88,27 @@ def test_weights_without_statistics_are_used_with_a_warning(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_statistics_given_or_published_do_not_warn(tmp_path):
+def test_statistics_given_or_published_do_not_warn(tmp_path, monkeypatch):
     torch.save(zoo.build("lenet").state_dict(), tmp_path / "w.pt")
     load_model(f"zoo:lenet?weights={tmp_path}/w.pt&mean=cifar10")
     torch.save({"state_dict": zoo.build("resnet20").state_dict()}, tmp_path / "r.th")
+    monkeypatch.setitem(PUBLISHED, hashlib.sha256((tmp_path / "r.th").read_bytes()).hexdigest(), "resnet20")
     assert load_model(f"zoo:resnet20?weights={tmp_path}/r.th").lisse.mean == STATISTICS["imagenet"][0]
+
+
+def test_other_weights_of_a_published_network_warn(tmp_path):
+    torch.save(zoo.build("resnet20").state_dict(), tmp_path / "mine.th")
+    with pytest.warns(UserWarning, match=r"mine.th does not say which normalisation"):
+        load_model(f"zoo:resnet20?weights={tmp_path}/mine.th")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["resnet20", "resnet32", "resnet44", "resnet56"])
+def test_the_published_files_are_recognised(name):
+    files = sorted(Path(os.environ.get("LISSE_DATA", "."), "checkpoints").glob(f"{name}-*.th"))
+    if not files:
+        pytest.skip("LISSE_DATA has no checkpoints")
+    assert load_model(f"zoo:{name}?weights={files[0]}").lisse.mean == STATISTICS["imagenet"][0]
 
 
 # --- factories ------------------------------------------------------------------------------------------------------
@@ -109,6 +128,12 @@ def own_code(tmp_path, monkeypatch):
 
             def declared():
                 return declare(convolution(), input_size=(3, 8, 8), mean="cifar10", classes=2)
+
+            def greedy():
+                import sys
+                assert sys.path[0] != "." and sys.path[-1] == __file__.rpartition("/")[0]
+                sys.path.remove(sys.path[-1])
+                return convolution()
 
             ready = convolution(5)
             number = 3
@@ -155,6 +180,28 @@ def test_a_factory_takes_weights(own_code, tmp_path):
     torch.save(source.state_dict(), tmp_path / "w.pt")
     model = load_model("own_models:declared?weights=w.pt")
     assert torch.equal(model.network[0].weight, source[0].weight)
+
+
+def test_a_checkpoint_of_a_factory_brings_its_declaration(own_code, tmp_path):
+    model = load_model("own_models:convolution?width=4&mean=0.5&std=0.25&input_size=3,8,8")
+    path = save_checkpoint(model, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match=r"If you trust it: own_models:convolution\?width=4&weights=.*x.safetensors"):
+        load_model(str(path))
+    again = load_model(f"own_models:convolution?width=4&weights={path}")
+    images = torch.rand(2, 3, 8, 8)
+    assert torch.equal(again(images), model(images))
+    assert again.lisse.std == (0.25,) * 3
+
+
+def test_the_current_folder_comes_last_and_goes_again(own_code, tmp_path):
+    """A file here does not hide a library, and a factory that changes sys.path does no harm."""
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError('the wrong one')")
+    sys.modules.pop("colorsys", None)
+    path = list(sys.path)
+    with pytest.raises(ValueError, match=r"got no 'make' in colorsys"):
+        load_model("colorsys:make")
+    load_model("own_models:greedy")
+    assert sys.path == path
 
 
 @pytest.mark.parametrize(

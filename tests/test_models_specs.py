@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lisse.models import ModelCard, Normalised, declare, load_model
-from lisse.models.declaration import STATISTICS, statistics
+from lisse.models.declaration import LOOKS, STATISTICS, statistics
 from lisse.models.specs import Spec, parse, read_value
 
 
@@ -99,8 +99,20 @@ def test_a_spec_written_out_is_the_same_spec(hub, name, options, weights):
         ("zoo:resnet20?mean=0.5", ValueError, r"mean and std must be given together, got only mean"),
         ("zoo:resnet20?mean=0.5,0.5&std=1", ValueError, r"mean must be one finite number per channel \(3\)"),
         ("zoo:resnet20?mean=0.5&std=0", ValueError, r"std must be positive"),
-        ("zoo:resnet20?mean=imagnet", ValueError, r"mean must be numbers or one of imagenet, cifar10, mnist, none"),
+        (
+            "zoo:resnet20?mean=imagnet",
+            ValueError,
+            r"mean must be numbers or one of imagenet, cifar10, mnist, fashion-mnist, none",
+        ),
         ("zoo:lenet?in_channels=1&size=28&mean=imagenet", ValueError, r"one value per channel \(1\)"),
+        (
+            "zoo:lenet?mean=123.7&std=58.4",
+            ValueError,
+            r"mean and std must be those of \[0, 1\] images, .*Divide them by 255",
+        ),
+        ("zoo:lenet?mean=0&std=255", ValueError, r"mean and std must be those of \[0, 1\] images"),
+        ("net.ckpt", ValueError, r"which network the weights belong to, got 'net.ckpt'"),
+        ("zoo:resnet", ValueError, r"Did you mean resnet18, resnet34, resnet50, resnet101, .* or resnet56\?"),
         ("zoo:fc4?features=3&mean=0&std=1", ValueError, r"mean and std must be left out for fc4, which takes vectors"),
     ],
 )
@@ -156,7 +168,7 @@ def test_a_text_or_plain_module_comes_back_itself():
     network = First()
     assert declare(network, kind="plain", input_size=(30,)) is network
     assert network.lisse.input_size == (30,)
-    assert declare(network, kind="text", tokenizer="t").lisse.tokenizer == "t"
+    assert declare(First(), kind="text", tokenizer="t").lisse.tokenizer == "t"
 
 
 def test_a_card_cannot_be_changed():
@@ -202,3 +214,95 @@ def test_images_of_another_kind_are_refused(images, error, match):
 def test_bad_declarations_are_explained(arguments, error, match):
     with pytest.raises(error, match=match):
         declare(**{"module": First(), **arguments})
+
+
+def test_a_module_is_declared_once():
+    model = declare(nn.Conv2d(3, 1, 1), input_size=(3, 4, 4), mean="cifar10")
+    with pytest.raises(ValueError, match=r"declare: module must not be declared yet, got one that is \(Conv2d\)"):
+        declare(model, input_size=(3, 4, 4), mean="cifar10")
+    with pytest.raises(ValueError, match=r"must not normalise inside if it is given mean and std"):
+        declare(nn.Sequential(model, nn.ReLU()), input_size=(3, 4, 4), mean="cifar10")
+    images = torch.rand(2, 3, 4, 4)
+    longer = declare(nn.Sequential(model, nn.ReLU()), input_size=(3, 4, 4))
+    assert torch.equal(longer(images), model(images).relu())
+
+
+# --- images that are not what the model takes -----------------------------------------------------------------------
+
+
+def test_images_in_other_units_are_refused_and_normalised_ones_warned_about():
+    images = torch.rand(4, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    model = declare(First(), input_size=(3, 4, 4), mean="imagenet")
+    for far in (images * 255, images * 255 - 128):
+        with pytest.raises(ValueError, match=r"images must lie in \[0, 1\], got values from .* Divide images of 0…255"):
+            model(far)
+    with pytest.warns(UserWarning, match=r"images must lie in \[0, 1\], got values from .* leave that out"):
+        model((images - model.mean) / model.std)
+    with pytest.warns(UserWarning, match=r"images must lie in \[0, 1\]"):
+        declare(First(), input_size=(3, 4, 4))(2 * images - 1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_noise_goes_a_little_outside_and_later_batches_are_looked_at_too():
+    model = declare(First(), input_size=(3, 4, 4))
+    images = torch.rand(4, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    for _ in range(20):
+        model(images + 0.1 * torch.randn(images.shape, generator=torch.Generator().manual_seed(1)))
+
+    def all_later_ones():
+        for _ in range(LOOKS):
+            model(images * 255)
+
+    with pytest.raises(ValueError, match=r"Divide images of 0…255"):
+        all_later_ones()
+
+
+@pytest.mark.filterwarnings("error:Normalised")
+def test_looking_at_the_range_does_not_stand_in_the_way_of_torch_func():
+    model = declare(nn.Sequential(nn.Flatten(), nn.Linear(12, 2), nn.Tanh()), input_size=(3, 2, 2), mean=0.5, std=0.5)
+    images = torch.rand(2, 3, 2, 2)
+    func = torch.func
+    each = func.vmap(lambda image: model(image[None])[0])(images)
+    torch.testing.assert_close(each, model(images))
+    jacobian = func.jacrev(model)(images)
+    torch.testing.assert_close(func.jacfwd(model)(images), jacobian)
+    torch.testing.assert_close(
+        func.vmap(func.jacrev(lambda image: model(image[None])[0]))(images)[0], jacobian[0, :, 0]
+    )
+    assert func.hessian(lambda x: model(x).sum())(images).shape == (2, 3, 2, 2) * 2
+    assert torch.autograd.gradgradcheck(model.double(), (images.double().requires_grad_(),))
+    assert model.to("meta")(images.to("meta")).shape == (2, 2)
+
+
+def test_a_compiled_model_is_one_graph():
+    model = declare(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), input_size=(3, 2, 2), mean=0.5, std=0.5)
+    images = torch.rand(2, 3, 2, 2)
+    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(images), model(images))
+
+
+def test_running_a_model_does_not_change_what_it_says_of_itself():
+    """Its attributes are hashed for the cache of finished work."""
+    model = declare(First(), input_size=(3, 4, 4))
+    before = dict(vars(model))
+    with pytest.warns(UserWarning, match=r"must lie in \[0, 1\]"):
+        model(3 * torch.ones(2, 3, 4, 4))
+    assert vars(model) == before
+
+
+def test_images_of_another_size_are_refused_by_name_or_warned_about():
+    vit = load_model("zoo:vit_small?width=12&heads=2&depth=1")
+    with pytest.raises(ValueError, match=r"Normalised: images must be 32×32 for this network, got 28×28 \("):
+        vit(torch.rand(1, 3, 28, 28))
+    resnet = load_model("zoo:resnet20")
+    with pytest.warns(UserWarning, match=r"images must be 32×32 to give what .*, got 28×28, which it also takes"):
+        assert resnet(torch.rand(1, 3, 28, 28)).shape == (1, 10)
+
+
+@pytest.mark.filterwarnings("error")
+def test_images_of_the_declared_size_go_without_a_word():
+    load_model("zoo:resnet20?size=28")(torch.rand(1, 3, 28, 28))
+
+
+def test_statistics_of_fashion_mnist_by_name():
+    assert load_model("zoo:lenet?in_channels=1&size=28&mean=fashion-mnist").lisse.mean == (0.2860,)
+    assert load_model("zoo:lenet?in_channels=1&size=28&mean=fashion-mnist").lisse.std == (0.3530,)

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
@@ -19,7 +20,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lisse.models import declare, load_model, load_weights, read_weights, save_checkpoint
-from lisse.models.weights import metadata, read_declaration
+from lisse.models.checkpoints import read_declaration
+from lisse.models.weights import metadata
 from lisse.networks import zoo
 
 
@@ -36,7 +38,7 @@ def same(first, second):
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".pth", ".th", ".bin"])
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".th", ".bin", ".ckpt"])
 @pytest.mark.parametrize("old_format", [False, True])
 @pytest.mark.parametrize("wrapper", [None, "state_dict", "model", "net"])
 def test_pickled_weights_are_read(tmp_path, suffix, old_format, wrapper):
@@ -54,7 +56,9 @@ def test_safetensors_are_read(tmp_path):
     assert read_declaration(tmp_path / "w.safetensors") is None
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "network.", "module._orig_mod.", "module.network."])
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "network.", "module._orig_mod.", "model.", "model.module."]
+)
 def test_prefixes_of_wrappers_are_taken_off(prefix):
     source, target = tiny(), tiny()
     nn.init.constant_(source.a.weight, 7)
@@ -90,6 +94,24 @@ def test_half_precision_weights_are_widened():
     assert target.a.weight.dtype == torch.float32
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_warned_about(value):
+    state = tiny().state_dict()
+    state["a.bias"][1] = value
+    with pytest.warns(UserWarning, match=r"w must hold finite numbers, got NaN or infinity in 1 tensors \(a.bias\)"):
+        load_weights(tiny(), state, source="w")
+
+
+@pytest.mark.parametrize("old_format", [False, True])
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64, np.bool_])
+def test_numpy_numbers_beside_the_weights_are_ignored(tmp_path, kind, old_format):
+    before = torch.serialization.get_safe_globals()
+    content = {"state_dict": tiny().state_dict(), "acc": kind(1), "best": [{"loss": kind(0)}]}
+    torch.save(content, tmp_path / "w.ckpt", _use_new_zipfile_serialization=not old_format)
+    assert same(read_weights(tmp_path / "w.ckpt"), tiny().state_dict())
+    assert set(torch.serialization.get_safe_globals()) == set(before)
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -103,6 +125,11 @@ def test_half_precision_weights_are_widened():
             lambda s: (s.pop("a.bias"), s.update({f"c{i}": torch.zeros(1) for i in range(40)})),
             r"1 missing \(a.bias\); 40 unexpected \(c0, c1, c2, c3, c4, c5, … and 34 more\)",
         ),
+        (
+            lambda s: s.update({"a.weight": torch.zeros(3, 2, dtype=torch.complex64)}),
+            r"numbers where Sequential has them, got 1 of another kind \(a.weight: complex64 instead of float32\)",
+        ),
+        (lambda s: s.update({"a.bias": torch.zeros(3, dtype=torch.int8)}), r"\(a.bias: int8 instead of float32\)"),
         (lambda s: s.update({"a.weight": torch.zeros(3, 2).to_sparse()}), r"dense tensors, got sparse .*\(a.weight\)"),
     ],
 )
@@ -120,8 +147,14 @@ def test_a_file_that_is_not_there_or_of_another_kind(tmp_path):
         FileNotFoundError, match=r"read_weights: path must be a file, got .*none.pt', which is not there"
     ):
         read_weights(tmp_path / "none.pt")
-    with pytest.raises(ValueError, match=r"path must end in .safetensors, .pt, .pth, .th, .bin, got .*w.npz"):
+    with pytest.raises(ValueError, match=r"path must end in .safetensors, .pt, .pth, .th, .bin, .ckpt, got .*w.npz"):
         read_weights(tmp_path / "w.npz")
+    for name in ("folder", "folder.pt"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(
+            IsADirectoryError, match=rf"path must be a file, got .*{name}', a folder. Name a file in it"
+        ):
+            read_weights(tmp_path / name)
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(ValueError, match=r"list.pt must hold a state dict .*, got a list without any"):
         read_weights(tmp_path / "list.pt")
@@ -149,6 +182,39 @@ def test_a_checkpoint_brings_the_model_back(tmp_path):
     assert torch.equal(model(images), third(images))
     fourth = load_model(f"zoo:lenet?in_channels=1&size=28&classes=4&weights={path}")
     assert torch.equal(model(images), fourth(images))
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "differs"),
+    [
+        (
+            "attention_small?width=8&depth=1&residual=true",
+            "attention_small?width=8&depth=1",
+            "residual=true instead of",
+        ),
+        ("vit_small?width=12&depth=1&heads=3", "vit_small?width=12&depth=1&heads=2", "heads=3 instead of 2"),
+        ("vit_small?width=12&depth=1&eps=0.1", "vit_small?width=12&depth=1", "eps=0.1 instead of 1e-06"),
+        ("efficientnet_b0?stem_stride=2", "efficientnet_b0", "stem_stride=2 instead of 1"),
+        ("efficientnet_b0?padding=same", "efficientnet_b0", "padding=same instead of symmetric"),
+        ("vgg11?size=28", "vgg11", "size=28 instead of 32"),
+        ("isometry?activation=relu", "isometry", "activation=relu instead of tanh"),
+        ("isometry", "fc4?in_channels=1&size=28&width=100", "isometry instead of fc4"),
+    ],
+)
+def test_a_checkpoint_is_not_taken_for_another_network_of_the_same_shapes(tmp_path, trained, asked, differs):
+    path = save_checkpoint(load_model(f"zoo:{trained}"), tmp_path / "x.safetensors")
+    with pytest.raises(
+        ValueError, match=rf"weights must be of the network asked for, .*{re.escape(differs)}"
+    ) as caught:
+        load_model(f"zoo:{asked}{'&' if '?' in asked else '?'}weights={path}")
+    line = str(caught.value).rpartition(", or ")[2]
+    assert load_model(line).lisse.name == load_model(str(path)).lisse.name == trained.split("?")[0]
+
+
+def test_options_of_the_training_do_not_make_another_network(tmp_path):
+    path = save_checkpoint(load_model("zoo:efficientnet_b0?dropout=0.5&seed=3"), tmp_path / "x.safetensors")
+    assert load_model(f"zoo:efficientnet_b0?drop_path=0&weights={path}").lisse.name == "efficientnet_b0"
+    assert load_model(f"zoo:efficientnet_b0?size=64&weights={path}").lisse.input_size == (3, 64, 64)
 
 
 def test_a_checkpoint_of_a_network_with_tied_weights(tmp_path):
@@ -181,15 +247,19 @@ def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path, monkeypatch):
             file.write(b"half of it")
         raise OSError("disk full")
 
-    monkeypatch.setattr("lisse.models.weights.save_file", broken)
+    monkeypatch.setattr("lisse.models.checkpoints.save_file", broken)
     with pytest.raises(OSError, match="disk full"):
         save_checkpoint(load_model("zoo:lenet?seed=1"), path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_checkpoint_has_the_mode_of_any_new_file(tmp_path):
+def test_a_checkpoint_has_the_mode_of_any_new_file(tmp_path, monkeypatch):
+    def never(mask):
+        raise AssertionError("the mask belongs to the whole process, other threads write files too")
+
     (tmp_path / "other").write_text("")
+    monkeypatch.setattr(os, "umask", never)
     path = save_checkpoint(load_model("zoo:lenet"), tmp_path / "x.safetensors")
     assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
 
@@ -219,7 +289,13 @@ def test_a_checkpoint_cannot_choose_code_to_run(tmp_path):
         ({"format": 1, "spec": 3}, r"not of a format that this version knows"),
         ({"format": 1, "spec": "hf:somebody/something"}, r"not trusted to start"),
         ({"format": 1, "spec": "other.safetensors"}, r"not trusted to start"),
-        ({"format": 1, "spec": "timm:hf_hub:a/b"}, r"must name a model inside timm, got 'hf_hub:a/b'"),
+        ({"format": 1, "spec": "timm:hf_hub:a/b"}, r"not trusted to start"),
+        (
+            {"format": 1, "spec": "timm:resnet18?pretrained=false"},
+            r"not trusted to start. If you trust it: timm:resnet18",
+        ),
+        ({"format": 1, "spec": "torchvision:resnet18"}, r"not trusted to start"),
+        ({"format": 1, "spec": "hf:.?attention=evil/kernel"}, r"not trusted to start"),
         ({"format": 1, "spec": "zoo:lenet?weights=other.pt"}, r"must hold its own weights"),
         ({"format": 1, "spec": "zoo:nothing"}, r"must be a network of the zoo"),
         ({"format": 1, "spec": "zoo:alexnet"}, r"must hold the parameters of AlexNet, got .*unexpected"),

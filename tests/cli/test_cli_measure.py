@@ -39,7 +39,7 @@ def test_options_reach_the_instrument_and_the_run(lisse: Run, folder: Path) -> N
     words = ["--samples", "4", "--points", "0", "--level", "0.9", "--seed", "5", "--batch", "7", "--limit", "20"]
     result = lisse(*LINE, *words, "--statistics", "batch", "--layers", "fir*", "--layers", "second", "--no-cache")
     assert result.exit_code == 0, result.stderr
-    profile = Profile.load(folder / file_name(MODEL, "points"))
+    profile = Profile.load(folder / file_name(MODEL, "points", "sensitivity"))
     options = profile["sensitivity"].options
     assert (options["samples"], options["points"], options["level"], options["quick"]) == (4, 0, 0.9, False)
     assert (profile.provenance["seed"], profile.provenance["batch"]) == (5, 7)

@@ -1,5 +1,9 @@
 """timm and torchvision, for real: their models through load_model, and our networks against theirs."""
 
+import socket
+import time
+
+import huggingface_hub
 import pytest
 import torch
 
@@ -69,7 +73,12 @@ def test_a_weights_file_replaces_the_download_and_a_checkpoint_brings_it_back(hu
     source = load_model(f"{hub}:resnet18?pretrained=false&seed=3")
     torch.save({"state_dict": source.network.state_dict()}, tmp_path / "w.pth")
     model = load_model(f"{hub}:resnet18?weights={tmp_path}/w.pth")
-    again = load_model(str(save_checkpoint(model, tmp_path / "x.safetensors")))
+    path = save_checkpoint(model, tmp_path / "x.safetensors")
+    with pytest.raises(
+        ValueError, match=rf"not trusted to start. If you trust it: {hub}:resnet18\?weights=.*x.safetensors"
+    ):
+        load_model(str(path))
+    again = load_model(f"{hub}:resnet18?weights={path}")
     images = torch.rand(1, 3, 224, 224)
     with torch.no_grad():
         assert torch.equal(model(images), source(images))
@@ -89,6 +98,45 @@ def test_a_weights_file_replaces_the_download_and_a_checkpoint_brings_it_back(hu
 def test_bad_specs_are_explained(spec, error, match):
     with pytest.raises(error, match=match):
         load_model(spec)
+
+
+@pytest.fixture
+def names_asked(monkeypatch, tmp_path):
+    """Every host name that is looked up, with empty caches; none is found."""
+    asked = []
+
+    def spy(host, *_, **__):
+        asked.append(host)
+        raise socket.gaierror("no network in tests")
+
+    monkeypatch.setattr(socket, "getaddrinfo", spy)
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # between the hub's tries
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.delenv("LISSE_DOWNLOAD", raising=False)
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
+    return asked
+
+
+@pytest.mark.parametrize("spec", ["timm:resnet18", "timm:resnet18.tv_in1k", "torchvision:resnet18"])
+def test_weights_are_not_fetched_unless_asked_for(spec, names_asked):
+    with pytest.raises(
+        ValueError, match=rf"weights of {spec} must be on this machine, .*\?download=true .*pretrained=false"
+    ):
+        load_model(spec)
+    assert not names_asked
+    with pytest.raises(OSError, match=r"."):
+        load_model(f"{spec}?download=true")
+    assert names_asked
+
+
+def test_weights_in_the_cache_need_no_network(names_asked, tmp_path):
+    source = load_model("torchvision:resnet18?pretrained=false&seed=3")
+    name = torchvision.models.get_model_weights("resnet18").DEFAULT.url.rpartition("/")[2]
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(source.network.state_dict(), tmp_path / "checkpoints" / name)
+    assert torch.equal(load_model("torchvision:resnet18").network.conv1.weight, source.network.conv1.weight)
+    assert not names_asked
 
 
 # --- our networks are theirs ----------------------------------------------------------------------------------------

@@ -388,6 +388,15 @@ def test_t5_reads_the_source_shifted_when_no_target_is_given():
         ("fc4", {"features": 0}, ValueError, r"fc4: features must lie in 1"),
         ("isometry", {"activation": "gelu"}, TypeError, r"activation must be tanh or relu"),
         ("resnet20", {"seed": -1}, ValueError, r"seed must be an integer in 0\.\.2\^63-1, got -1"),
+        ("vit_small", {"eps": -1.0}, ValueError, r"vit_small: eps must be positive and finite, got -1.0"),
+        ("efficientnet_b0", {"bn_eps": 0.0}, ValueError, r"efficientnet_b0: bn_eps must be positive and finite"),
+        ("bert", {"hidden": -5}, ValueError, r"bert: hidden must lie in 1\.\.1000000, got -5"),
+        (
+            "fc4",
+            {"width": 65536},
+            ValueError,
+            r"fc4 must have at most .* parameters, got 13,087,145,994 with width=65536",
+        ),
         ("bert", {"width": 10, "heads": 3}, ValueError, r"bert: width must be a multiple of heads"),
     ],
 )

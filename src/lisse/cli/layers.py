@@ -120,9 +120,11 @@ def _example(ctx: click.Context, network: nn.Module, data: str | None, split: st
     import torch
 
     import lisse
+    from lisse.models import tokenizer_for
 
     if data is not None:
-        batch = next(iter(lisse.load_data(data, split=split, limit=3).batches(3)))
+        found = lisse.load_data(data, split=split, limit=3, tokenizer=tokenizer_for(network))
+        batch = next(iter(found.batches(3)))
         return batch.inputs
     size = getattr(getattr(network, "lisse", None), "input_size", None)
     if size is None:

@@ -43,7 +43,9 @@ def common_options() -> list[click.Parameter]:
         ),
         click.Option(["--cache"], type=click.Path(file_okay=False), help="Folder of finished work, to go on from."),
         click.Option(["--no-cache"], is_flag=True, help="Keep no finished work."),
-        click.Option(["--out"], type=click.Path(dir_okay=False), help="Profile.  [default: MODEL-DATA.profile]"),
+        click.Option(
+            ["--out"], type=click.Path(dir_okay=False), help="Profile.  [default: MODEL-DATA-INSTRUMENT.profile]"
+        ),
         click.Option(["--json", "as_json"], is_flag=True, help="Print the rows as JSON, one per line."),
         click.Option(["--traceback"], is_flag=True, help="Show where an error came from."),
     ]
@@ -131,6 +133,7 @@ def run(kinds: list[type], values: dict[str, Any]) -> None:
     """Load, measure, save, print."""
     import lisse
     from lisse.cli.table import print_profile
+    from lisse.models import tokenizer_for
     from lisse.progress import Bar
 
     ctx = click.get_current_context()
@@ -142,9 +145,11 @@ def run(kinds: list[type], values: dict[str, Any]) -> None:
         _check_writable(Path(values["out"]))
     with arguments(ctx):
         model = lisse.load_model(values["model"], device=values["device"] or "cpu")
-        data = lisse.load_data(values["data"], split=values["split"], limit=values["limit"], seed=values["seed"])
+        chosen = {key: values[key] for key in ("split", "limit", "seed")}
+        data = lisse.load_data(values["data"], **chosen, tokenizer=tokenizer_for(model))
     card = getattr(model, "lisse", None)
-    out = Path(values["out"] or file_name(getattr(card, "name", None) or values["model"], data.name))
+    names = "+".join(kind.__name__.lower() for kind in kinds)
+    out = Path(values["out"] or file_name(getattr(card, "name", None) or values["model"], data.name, names))
     _check_writable(out)
     with Bar() as bar, arguments(ctx, "layers", "memory", "batch", "seed", "statistics", "readout"):
         profile = lisse.measure(
@@ -160,6 +165,8 @@ def run(kinds: list[type], values: dict[str, Any]) -> None:
             cache=False if values["no_cache"] else values["cache"] or True,
             progress=bar,
         )
+    if not profile.rows:  # nothing to save: a good profile from before stays
+        raise Failed("nothing was measured: " + (" ".join(profile.notes) or "the instruments gave no rows."))
     replaced = " (in place of the one before)" if out.exists() else ""
     profile.save(out)
     if values["as_json"]:
@@ -168,8 +175,6 @@ def run(kinds: list[type], values: dict[str, Any]) -> None:
         print_profile(profile)
     sys.stdout.flush()
     print(f"Saved {out}{replaced}. Draw it: lisse figure overview {_quoted(out)} -o figure.png", file=sys.stderr)
-    if not profile.rows:
-        raise Failed("nothing was measured: " + (" ".join(profile.notes) or "the instruments gave no rows."))
 
 
 def print_json(profile: Any) -> None:
@@ -183,9 +188,9 @@ def print_json(profile: Any) -> None:
         print(f"Note: {note}", file=sys.stderr)
 
 
-def file_name(model: str, data: str) -> str:
-    """``MODEL-DATA.profile`` with nothing in it that a file's name cannot have."""
-    words = (re.sub(r"[^\w.]+", "-", word).strip("-.") or "unnamed" for word in (model, data))
+def file_name(model: str, data: str, instruments: str) -> str:
+    """``MODEL-DATA-INSTRUMENT.profile`` with nothing in it that a file's name cannot have."""
+    words = (re.sub(r"[^\w.+]+", "-", word).strip("-.") or "unnamed" for word in (model, data, instruments))
     return "-".join(word[:80] for word in words) + ".profile"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import warnings
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from lisse.models.declaration import STATISTICS, ModelCard, Normalised, declare
+from lisse.models.checkpoints import check_architecture, declaration_of, read_declaration, save_checkpoint
+from lisse.models.declaration import STATISTICS, ModelCard, Normalised, declare, tokenizer_for
 from lisse.models.factory import from_factory
 from lisse.models.huggingface import from_huggingface
 from lisse.models.specs import Spec, parse
 from lisse.models.vision import from_timm, from_torchvision
-from lisse.models.weights import fitted, load_weights, metadata, read_declaration, read_weights, save_checkpoint
+from lisse.models.weights import fitted, load_weights, metadata, read_weights
 from lisse.networks import zoo
 
 __all__ = [
@@ -28,10 +30,16 @@ __all__ = [
     "load_weights",
     "read_weights",
     "save_checkpoint",
+    "tokenizer_for",
 ]
 
-# Whose published weights were trained with ImageNet's statistics (akamaster/pytorch_resnet_cifar10).
-PUBLISHED = ("resnet20", "resnet32", "resnet44", "resnet56")
+# Published weights that were trained with ImageNet's statistics (akamaster/pytorch_resnet_cifar10), by their SHA-256.
+PUBLISHED = {
+    "12fca82f0bebc4135bf1f32f6e3710e61d5108578464b84fd6d7f5c1b04036c8": "resnet20",
+    "d509ac1820d7f25398913559d7e81a13229b1e7adc5648e3bfa5e22dc137f850": "resnet32",
+    "014dd6541728a1c700b1642ab640e211dc6eb8ed507d70697458dc8f8a0ae2e4": "resnet44",
+    "4bfd97631478d6b638d2764fd2baff3edb1d7d82252d54439343b6596b9b5367": "resnet56",
+}
 
 
 def load_model(spec: str, *, device: str | torch.device = "cpu") -> nn.Module:
@@ -45,8 +53,10 @@ def load_model(spec: str, *, device: str | torch.device = "cpu") -> nn.Module:
     - ``FILE.safetensors`` written by :func:`save_checkpoint`.
 
     Image models take float images in [0, 1] and normalise them inside. ``mean`` and ``std`` set the statistics
-    (numbers, or ``imagenet``, ``cifar10``, ``mnist``, ``none``); for the zoo the default is ImageNet's with three
-    channels, MNIST's with one, and none otherwise. ``weights=FILE`` goes with every kind of spec.
+    (numbers, or ``imagenet``, ``cifar10``, ``mnist``, ``fashion-mnist``, ``none``); for the zoo the default is
+    ImageNet's with three channels, MNIST's with one, and none otherwise. ``weights=FILE`` goes with every kind of spec.
+    The network is used only when asked: ``?download=true`` (``hf:``, ``timm:``, ``torchvision:``) or
+    ``LISSE_DOWNLOAD=1``.
 
     >>> model = load_model("zoo:resnet20?classes=10&seed=1")
     >>> model.lisse.input_size
@@ -58,7 +68,7 @@ def load_model(spec: str, *, device: str | torch.device = "cpu") -> nn.Module:
     with torch.device("cpu"):
         model = _made(parsed, spec)
     card: ModelCard = model.lisse  # type: ignore[assignment]
-    architecture = card.architecture or parsed.without("weights", "mean", "std", "input_size")
+    architecture = card.architecture or parsed.without("weights", "mean", "std", "input_size", "download")
     model.lisse = dataclasses.replace(card, spec=spec, architecture=architecture)  # type: ignore[assignment]
     return model.to(where).eval()
 
@@ -76,11 +86,14 @@ def _made(parsed: Spec, spec: str) -> nn.Module:
         return _from_checkpoint(parsed.name)
     if parsed.hub == "zoo":
         return _from_zoo(parsed.name, options, weights)
+    said = declaration_of(weights) or {}
+    if parsed.hub == "factory":
+        model = _from_factory(parsed.name, options, said)
+    elif not {"mean", "std"} & options.keys() and said.get("kind") == "image":
+        options |= {key: _tuple(said[key]) for key in ("mean", "std") if key in said}
     if parsed.hub == "hf":
         model = from_huggingface(parsed.name, options)
-    elif parsed.hub == "factory":
-        model = _from_factory(parsed.name, options)
-    else:
+    elif parsed.hub != "factory":
         model = _from_vision(parsed.hub, parsed.name, options, weights is not None)
     if weights is not None:
         load_weights(model, read_weights(weights), source=weights)
@@ -91,7 +104,9 @@ def _from_zoo(name: str, options: dict[str, Any], weights: str | None) -> nn.Mod
     chosen: dict[str, Any] = {key: options.pop(key) for key in ("mean", "std") if key in options}
     seed = options.pop("seed", 0)
     settings = zoo.settings(name, options)
-    said: dict[str, Any] | None = None
+    said = declaration_of(weights)
+    if said is not None:
+        check_architecture(said, Spec("zoo", name, options), str(weights))
     if weights is None:
         network = zoo.build(name, seed=seed, **options)
     else:
@@ -101,7 +116,6 @@ def _from_zoo(name: str, options: dict[str, Any], weights: str | None) -> nn.Mod
             fitted(zoo.build(name, seed=seed, **options), given, source=weights)
         network = zoo.build(name, seed=seed, **options)
         load_weights(network, given, source=weights)
-        said = read_declaration(weights) if Path(weights).suffix == ".safetensors" else None
     classes = settings.get("classes")
     if "size" not in settings:
         _refuse_statistics(name, chosen, "takes tokens")
@@ -116,7 +130,7 @@ def _from_zoo(name: str, options: dict[str, Any], weights: str | None) -> nn.Mod
     elif not chosen:
         default = {1: "mnist", 3: "imagenet"}.get(channels)
         chosen = {"mean": default}
-        if weights is not None and name not in PUBLISHED:
+        if weights is not None and not _published(name, weights):
             warnings.warn(
                 f"load_model: {weights} does not say which normalisation it was trained with; {default or 'none'} is "
                 f"used. Add ?mean=…&std=… (numbers, or {', '.join(STATISTICS)}, none) to be sure.",
@@ -148,7 +162,7 @@ def _from_vision(hub: str, name: str, options: dict[str, Any], weighted: bool) -
     )
 
 
-def _from_factory(name: str, options: dict[str, Any]) -> nn.Module:
+def _from_factory(name: str, options: dict[str, Any], said: dict[str, Any]) -> nn.Module:
     chosen = {key: options.pop(key) for key in ("mean", "std", "input_size") if key in options}
     network = from_factory(name, options)
     if isinstance(getattr(network, "lisse", None), ModelCard):
@@ -158,6 +172,9 @@ def _from_factory(name: str, options: dict[str, Any]) -> nn.Module:
                 f"{name}. Change the factory's lisse.models.declare(…)."
             )
         return network
+    if not chosen and said.get("kind") == "image":
+        # A checkpoint of a network that was declared in the spec: the declaration is in the file.
+        chosen = {key: _tuple(said[key]) for key in ("mean", "std", "input_size") if key in said}
     if not chosen:
         return declare(network, kind="plain", name=name)
     size = chosen.get("input_size")
@@ -181,24 +198,31 @@ def _from_checkpoint(path: str) -> nn.Module:
             f"(metadata: {', '.join(list(metadata(path))[:6]) or 'none'}). Write zoo:NAME?weights={path}"
         )
     inner = parse(said["spec"])
-    # A file may say what to build, never which code to import or what to fetch.
-    if inner.hub in ("factory", "checkpoint") or (inner.hub == "hf" and not os.path.isdir(inner.name)):
+    # A file may say which network of the zoo to build, never which code to import, what to read or what to fetch.
+    if inner.hub != "zoo":
+        whole = f"{said['spec']}{'&' if inner.options else '?'}weights={path}"
         raise ValueError(
-            f"load_model: {path} must be built from zoo:, timm:, torchvision: or a local hf: directory, got "
-            f"{said['spec']!r}, which a file is not trusted to start. If you trust it: {said['spec']}"
-            f"{'&' if inner.options else '?'}weights={path}"
+            f"load_model: {path} must be of a network of the zoo to be loaded by itself, got {said['spec']!r}, which a "
+            f"file is not trusted to start. If you trust it: {whole}"
         )
-    if inner.hub == "timm" and not inner.name.replace(".", "_").isidentifier():
-        raise ValueError(f"load_model: {path} must name a model inside timm, got {inner.name!r}. Build it yourself.")
     if "weights" in inner.options:
         raise ValueError(f"load_model: {path} must hold its own weights, got a spec that names others. Save it again.")
     options = dict(inner.options)
     for key in ("mean", "std"):
         if said.get("kind") == "image" and said.get(key) is not None:
-            options[key] = tuple(said[key]) if isinstance(said[key], list) else said[key]
+            options[key] = _tuple(said[key])
     model = _made(Spec(inner.hub, inner.name, {**options, "weights": path}), said["spec"])
     model.lisse = dataclasses.replace(model.lisse, architecture=said["spec"])  # type: ignore[type-var]
     return model
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _published(name: str, weights: str) -> bool:
+    with Path(weights).expanduser().open("rb") as file:
+        return PUBLISHED.get(hashlib.file_digest(file, "sha256").hexdigest()) == name
 
 
 def _refuse_statistics(name: str, chosen: dict[str, Any], why: str) -> None:

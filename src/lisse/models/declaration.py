@@ -7,7 +7,9 @@ the standard deviation that its weights were trained with are part of the module
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+import weakref
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +23,14 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "mnist": ((0.1307,), (0.3081,)),
+    "fashion-mnist": ((0.2860,), (0.3530,)),
 }
+
+# Noise and attacks leave [0, 1] by a little. Beyond SLACK images were probably scaled or normalised already; beyond
+# FAR they are surely in other units, such as 0…255.
+SLACK, FAR = 0.75, 7.0
+# The range is looked at in the first SAMPLES of a batch, in the first LOOKS batches and in every LOOKS-th one after.
+SAMPLES, LOOKS = 8, 16
 
 
 @dataclass(frozen=True)
@@ -54,15 +63,22 @@ class Normalised(nn.Module):
 
     A transformers output is unwrapped to its ``logits`` (or last hidden state), so that every image model gives a
     tensor.
+
+    Images far outside [0, 1] are refused, and those that look normalised already are warned about. ``size`` is the
+    (height, width) that the network was made for: where it cannot take another, the error names both; where it can,
+    it is used with a warning.
     """
 
     mean: torch.Tensor
     std: torch.Tensor
 
-    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(
+        self, network: nn.Module, mean: Sequence[float], std: Sequence[float], size: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         self.network = network
         self.channels = len(mean)
+        self.size = None if size is None else tuple(size)
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.get_default_dtype()).view(-1, 1, 1), False)
         self.register_buffer("std", torch.tensor(std, dtype=torch.get_default_dtype()).view(-1, 1, 1), False)
 
@@ -78,10 +94,69 @@ class Normalised(nn.Module):
                 f"Normalised: images must have shape [n, {self.channels}, h, w], got {list(images.shape)}. "
                 f"This model takes {self.channels} channel{'s' if self.channels > 1 else ''}."
             )
-        output = self.network((images - self.mean) / self.std)
+        compiling = torch.compiler.is_compiling()
+        if not compiling:
+            self._check_range(images)
+        normal = (images - self.mean) / self.std
+        if compiling or self.size is None or tuple(images.shape[2:]) == self.size:
+            output = self.network(normal)
+        else:
+            output = self._of_another_size(normal)
         if isinstance(output, torch.Tensor) or not hasattr(output, "keys"):
             return output
         return output[next((key for key in ("logits", "last_hidden_state") if key in output), next(iter(output)))]
+
+    def _check_range(self, images: torch.Tensor) -> None:
+        if images.is_meta or torch.jit.is_tracing() or not images.numel():
+            return
+        seen = _SEEN[self] = _SEEN.get(self, -1) + 1
+        # Reading a number waits for a device that is not the CPU: there, only the first batches are looked at.
+        if seen >= LOOKS and (images.device.type != "cpu" or seen % LOOKS):
+            return
+        if images.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        try:
+            low, high = (float(end) for end in torch.aminmax(images.detach()[:SAMPLES]))
+        except RuntimeError:  # inside vmap, or a tensor without values: there is no number to look at
+            return
+        if low < -FAR or high > 1 + FAR:
+            raise ValueError(
+                f"Normalised: images must lie in [0, 1], got values from {low:.4g} to {high:.4g}. "
+                "Divide images of 0…255 by 255; the normalisation is inside the model."
+            )
+        if (low < -SLACK or high > 1 + SLACK) and self not in _WARNED:
+            _WARNED.add(self)
+            warnings.warn(
+                f"Normalised: images must lie in [0, 1], got values from {low:.4g} to {high:.4g}. If they are "
+                "normalised or scaled already, leave that out: it happens inside the model.",
+                stacklevel=4,
+            )
+
+    def _of_another_size(self, normal: torch.Tensor) -> Any:
+        assert self.size is not None
+        wanted, given = (f"{h}×{w}" for h, w in (self.size, normal.shape[2:]))
+        try:
+            output = self.network(normal)
+        except (RuntimeError, ValueError) as error:
+            if type(error) not in (RuntimeError, ValueError):  # out of memory, and whatever else has its own name
+                raise
+            text = (str(error).strip().splitlines() or [""])[0][:120].rstrip(".")
+            raise ValueError(
+                f"Normalised: images must be {wanted} for this network, got {given} ({text}). Resize them, or load "
+                "the network for that size."
+            ) from error
+        warnings.warn(
+            f"Normalised: images must be {wanted} to give what this model was made for, got {given}, which it also "
+            "takes. Resize them, or load the network for that size.",
+            stacklevel=4,
+        )
+        return output
+
+
+# Batches that a model has seen, and models that were warned of. Not attributes: a model's attributes say what it
+# computes, and are hashed for that.
+_SEEN: MutableMapping[Normalised, int] = weakref.WeakKeyDictionary()
+_WARNED: weakref.WeakSet[Normalised] = weakref.WeakSet()
 
 
 def statistics(
@@ -127,6 +202,11 @@ def statistics(
                 f"Write {which}={','.join(['0.5'] * channels)}."
             )
         pair.append(tuple(float(v) for v in values))
+    if max(pair[0]) > 1 or max(pair[1]) > 10:
+        raise ValueError(
+            f"{function}: mean and std must be those of [0, 1] images, got {mean} and {std}, in the units of 0…255. "
+            "Divide them by 255."
+        )
     if min(pair[1]) <= 0:
         raise ValueError(f"{function}: std must be positive, got {pair[1]}. Images are divided by it.")
     return pair[0], pair[1]
@@ -157,6 +237,16 @@ def declare(
         raise ValueError(f"declare: kind must be image, text or plain, got {kind!r}. Images are normalised inside.")
     if input_size is not None and not all(isinstance(side, int) and side > 0 for side in input_size):
         raise ValueError(f"declare: input_size must be positive integers, got {input_size}. Write (3, 32, 32).")
+    if isinstance(getattr(module, "lisse", None), ModelCard):
+        raise ValueError(
+            f"declare: module must not be declared yet, got one that is ({module.lisse.name}). Declare the bare "  # type: ignore[union-attr]
+            "network, once."
+        )
+    if mean is not None and any(isinstance(part, Normalised) for part in module.modules()):
+        raise ValueError(
+            f"declare: module must not normalise inside if it is given mean and std, got {type(module).__name__} with "
+            "a Normalised in it. Leave mean and std out."
+        )
     title = name or type(module).__name__
     result = module
     means: tuple[float, ...] | None = None
@@ -168,7 +258,7 @@ def declare(
                 "Write input_size=(3, 32, 32)."
             )
         means, stds = statistics(mean, std, input_size[0], function="declare")
-        result = Normalised(module, means, stds)
+        result = Normalised(module, means, stds, input_size[1:])
         result.train(module.training)
     elif mean is not None or std is not None:
         raise ValueError(f"declare: mean and std must be left out for kind={kind!r}, got {mean}, {std}. Drop them.")
@@ -178,3 +268,22 @@ def declare(
     )  # fmt: skip
     result.lisse = card  # type: ignore[assignment]
     return result
+
+
+def tokenizer_for(model: nn.Module) -> Any:
+    """What ``load_data(…, tokenizer=…)`` needs for ``model``: its tokenizer, or ``None`` where any token ids will do.
+
+    Trained weights know their own tokens only. For an ``hf:`` text model that came without its tokenizer this is a
+    function that refuses every text, so that no stand-in is taken unless the data's spec names one (``?tokenizer=``).
+    """
+    card = getattr(model, "lisse", None)
+    if not isinstance(card, ModelCard) or card.kind != "text" or card.tokenizer is not None:
+        return getattr(card, "tokenizer", None)
+    return _refused if card.spec.startswith("hf:") else None
+
+
+def _refused(text: str) -> list[int]:
+    raise ValueError(
+        f"load_data: tokenizer must be the model's own, got a model without one for {text[:40]!r}. Name it in the "
+        "data's spec: ?tokenizer=FOLDER_OR_NAME (or words, bytes to try it without)."
+    )

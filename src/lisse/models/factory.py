@@ -18,9 +18,10 @@ def from_factory(name: str, options: dict[str, Any]) -> nn.Module:
     """
     module_name, _, attribute = name.partition(":")
     here = os.getcwd()
-    added = here not in sys.path
+    added = here not in sys.path and "" not in sys.path
     if added:
-        sys.path.insert(0, here)
+        # Last, as load_data does: a file here must not hide a library.
+        sys.path.append(here)
     try:
         try:
             found: Any = importlib.import_module(module_name)
@@ -57,7 +58,7 @@ def from_factory(name: str, options: dict[str, Any]) -> nn.Module:
                 f"load_model: {name} must accept the options {options}, got: {error}. They are passed as keywords."
             ) from error
     finally:
-        if added:
+        if added and here in sys.path:
             sys.path.remove(here)
     if not isinstance(model, nn.Module):
         raise TypeError(

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 
 HUBS = ("zoo", "hf", "timm", "torchvision")
 CHECKPOINT = ".safetensors"
+PICKLED = (".pt", ".pth", ".th", ".bin", ".ckpt")
 
 KINDS = (
     "zoo:NAME, hf:DIRECTORY_OR_REPOSITORY, timm:NAME, torchvision:NAME, package.module:factory, "
@@ -30,9 +31,9 @@ class Spec:
 
     def without(self, *names: str) -> str:
         """The spec as text again, less some options."""
-        name = _text(self.name)
+        name = text_of(self.name)
         start = name if self.hub in ("factory", "checkpoint") else f"{self.hub}:{name}"
-        kept = [f"{key}={_text(value)}" for key, value in self.options.items() if key not in names]
+        kept = [f"{key}={text_of(value)}" for key, value in self.options.items() if key not in names]
         return start + ("?" + "&".join(kept) if kept else "")
 
 
@@ -58,7 +59,7 @@ def parse(spec: str) -> Spec:
     suffix = Path(start).suffix
     if suffix == CHECKPOINT:
         return Spec("checkpoint", start, options)
-    if suffix in (".pt", ".pth", ".th", ".bin"):
+    if suffix in PICKLED:
         raise ValueError(
             f"load_model: spec must say which network the weights belong to, got {spec!r}. "
             f"Write zoo:NAME?weights={start}"
@@ -105,9 +106,10 @@ def read_value(text: str) -> Any:
     return text
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value as it is written in a spec; :func:`read_value` reads it again."""
     if isinstance(value, tuple):
-        return ",".join(_text(one) for one in value) + ("," if len(value) < 2 else "")
+        return ",".join(text_of(one) for one in value) + ("," if len(value) < 2 else "")
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return quote(str(value), safe="/:.+- ~\\@^")

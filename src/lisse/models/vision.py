@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
+import torch
 from torch import nn
 
+from lisse.data.request import hugging_face, may_download
 from lisse.networks.zoo import seeded
 from lisse.networks.zoo.options import extra
 
@@ -15,10 +19,11 @@ Preprocessing = tuple[tuple[int, int, int], tuple[float, ...], tuple[float, ...]
 def from_timm(name: str, options: dict[str, Any]) -> tuple[nn.Module, Preprocessing, int | None]:
     """A timm model, with the input size, mean and std of its own data configuration, and its number of classes.
 
-    ``pretrained`` (default true) fetches the weights that timm names; other options go to ``timm.create_model``.
+    ``pretrained`` (default true) takes the weights that timm names, from the cache or, with ``download`` or
+    ``LISSE_DOWNLOAD=1``, from the network; other options go to ``timm.create_model``.
     """
     timm = extra("timm", "timm", "load_model")
-    pretrained, seed, given = _taken(options)
+    pretrained, seed, network, given = _taken(options)
     classes = given.pop("classes", None)
     if classes is not None:
         given["num_classes"] = classes
@@ -26,8 +31,18 @@ def from_timm(name: str, options: dict[str, Any]) -> tuple[nn.Module, Preprocess
         near = timm.list_models(f"*{name}*")[:4]
         advice = f"Did you mean {' or '.join(near)}?" if near else "timm.list_models() lists them."
         raise ValueError(f"load_model: timm:NAME must name a model of timm {timm.__version__}, got {name!r}. {advice}")
-    with seeded(seed):
-        model: nn.Module = timm.create_model(name, pretrained=pretrained, **given)
+    published = timm.get_pretrained_cfg(name, allow_unregistered=True) if ":" not in name else None
+    if pretrained and not network and published is not None and not published.hf_hub_id and published.url:
+        _check_cached(f"timm:{name}", published.url)
+    extra("huggingface_hub", "timm", "load_model")
+    try:
+        with seeded(seed), hugging_face(network):
+            model: nn.Module = timm.create_model(name, pretrained=pretrained, **given)
+    except Exception as error:
+        # Without the network the hub has many errors for one fact; those about the options are of other kinds.
+        if network or not isinstance(error, OSError):
+            raise
+        raise _absent(f"timm:{name}") from error
     # The configuration is that of the published weights; what the person changed in the network changes it, too.
     changed = {key: given[key] for key in ("img_size", "in_chans") if key in given}
     config = extra("timm.data", "timm", "load_model").resolve_data_config(changed, model=model)
@@ -38,11 +53,12 @@ def from_timm(name: str, options: dict[str, Any]) -> tuple[nn.Module, Preprocess
 def from_torchvision(name: str, options: dict[str, Any]) -> tuple[nn.Module, Preprocessing, int | None]:
     """A torchvision classifier, with the input size, mean and std of its weights, and its number of classes.
 
-    ``pretrained`` (default true) fetches torchvision's default weights. With ``pretrained=false`` the network is
-    random, and is declared with the preprocessing that its weights would have. Other options go to the builder.
+    ``pretrained`` (default true) takes torchvision's default weights, from the cache or, with ``download`` or
+    ``LISSE_DOWNLOAD=1``, from the network. With ``pretrained=false`` the network is random, and is declared with the
+    preprocessing that its weights would have. Other options go to the builder.
     """
     models = extra("torchvision.models", "torchvision", "load_model")
-    pretrained, seed, given = _taken(options)
+    pretrained, seed, network, given = _taken(options)
     classes = given.pop("classes", None)
     if classes is not None:
         given["num_classes"] = classes
@@ -52,6 +68,8 @@ def from_torchvision(name: str, options: dict[str, Any]) -> tuple[nn.Module, Pre
         advice = f"Did you mean {' or '.join(near)}?" if near else "torchvision.models.list_models() lists them."
         raise ValueError(f"load_model: torchvision:NAME must name a classifier, got {name!r}. {advice}")
     weights = models.get_model_weights(name).DEFAULT
+    if pretrained and not network:
+        _check_cached(f"torchvision:{name}", weights.url)
     with seeded(seed):
         model: nn.Module = models.get_model(name, weights=weights if pretrained else None, **given)
     transform = weights.transforms()
@@ -60,13 +78,28 @@ def from_torchvision(name: str, options: dict[str, Any]) -> tuple[nn.Module, Pre
     return model, ((3, side, side), tuple(transform.mean), tuple(transform.std)), count
 
 
-def _taken(options: dict[str, Any]) -> tuple[bool, int, dict[str, Any]]:
+def _check_cached(spec: str, url: str) -> None:
+    """Raise unless torch.hub has the file of ``url`` already, so that nothing is fetched."""
+    if not (Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(url).path).name).is_file():
+        raise _absent(spec)
+
+
+def _absent(spec: str) -> ValueError:
+    return ValueError(
+        f"load_model: the weights of {spec} must be on this machine, got none in the cache. The network is only used "
+        f"when asked: add ?download=true or set LISSE_DOWNLOAD=1; for random weights write {spec}?pretrained=false."
+    )
+
+
+def _taken(options: dict[str, Any]) -> tuple[bool, int, bool, dict[str, Any]]:
+    """``pretrained``, ``seed``, whether the network may be used, and the other options."""
     given = dict(options)
-    pretrained, seed = given.pop("pretrained", True), given.pop("seed", 0)
-    if not isinstance(pretrained, bool):
-        raise TypeError(f"load_model: pretrained must be true or false, got {pretrained!r}. Write pretrained=false.")
+    pretrained, seed, download = given.pop("pretrained", True), given.pop("seed", 0), given.pop("download", False)
+    for key, value in (("pretrained", pretrained), ("download", download)):
+        if not isinstance(value, bool):
+            raise TypeError(f"load_model: {key} must be true or false, got {value!r}. Write {key}=false.")
     if "checkpoint_path" in given:
         raise ValueError("load_model: checkpoint_path must be left out, got it. Write weights=FILE, which is checked.")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"load_model: seed must be an integer, got {seed!r}. Write seed=0.")
-    return pretrained, seed, given
+    return pretrained, seed, may_download(download), given

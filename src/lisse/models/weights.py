@@ -1,7 +1,7 @@
-"""Weights files: read without running code and in bounded memory, matched to a network, written atomically.
+"""Weights files: read without running code and in bounded memory, and matched to a network.
 
-A pickle can run any program, so ``.pt``, ``.pth``, ``.th`` and ``.bin`` files are read with torch's restricted
-unpickler (``weights_only=True``), which knows tensors and plain containers only.
+A pickle can run any program, so ``.pt``, ``.pth``, ``.th``, ``.bin`` and ``.ckpt`` files are read with torch's
+restricted unpickler (``weights_only=True``), which knows tensors and plain containers only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import pickle
 import re
 import struct
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -20,18 +19,17 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
-from lisse.models.specs import parse
+from lisse.models.specs import CHECKPOINT, PICKLED
 
-PICKLED = (".pt", ".pth", ".th", ".bin")
-SUFFIXES = (".safetensors", *PICKLED)
+SUFFIXES = (CHECKPOINT, *PICKLED)
 
 # Where training scripts put the weights inside what they save.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network")
-# What DataParallel, torch.compile and lisse's Normalised put before every name.
-PREFIXES = ("module.", "_orig_mod.", "network.")
+# What DataParallel, torch.compile, lisse's Normalised and Lightning modules put before every name.
+PREFIXES = ("module.", "_orig_mod.", "network.", "model.")
 
 SHOWN = 6
 
@@ -39,31 +37,33 @@ SHOWN = 6
 def read_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """The tensors of a weights file by name, on the CPU.
 
-    Accepts ``.safetensors``, ``.pt``, ``.pth``, ``.th`` and ``.bin``, with or without a ``state_dict`` around them.
-    Anything else in the file that is not a tensor is ignored; a file that is damaged, holds no tensors, or wants to
-    run code is refused with a ``ValueError`` that names it.
+    Accepts ``.safetensors``, ``.pt``, ``.pth``, ``.th``, ``.bin``, ``.ckpt``, with or without a ``state_dict`` around
+    them. Anything else in the file that is not a tensor is ignored; a file that is damaged, holds no tensors, or wants
+    to run code is refused with a ``ValueError`` that names it.
     """
     file = Path(path).expanduser()
-    if file.suffix not in SUFFIXES:
+    if file.suffix not in SUFFIXES and not file.is_dir():
         raise ValueError(
             f"read_weights: path must end in {', '.join(SUFFIXES)}, got {str(file)!r}. Rename it if it is one of these."
         )
+    if file.is_dir():
+        raise IsADirectoryError(f"read_weights: path must be a file, got {str(file)!r}, a folder. Name a file in it.")
     if not file.is_file():
         raise FileNotFoundError(
             f"read_weights: path must be a file, got {str(file)!r}, which is not there. "
             f"Relative paths start at {os.getcwd()}."
         )
-    if file.suffix == ".safetensors":
+    if file.suffix == CHECKPOINT:
         metadata(file)
         try:
             return load_file(file)
         except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError, KeyError, TypeError) as error:
-            raise _damaged(file, error) from error
+            raise damaged(file, error) from error
     return _tensors(file, _unpickled(file))
 
 
-def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The metadata of a ``.safetensors`` file, read from its header alone."""
+def header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The header of a ``.safetensors`` file: shape and type of every tensor, and the metadata."""
     file = Path(path)
     size = file.stat().st_size
     with file.open("rb") as stream:
@@ -71,25 +71,34 @@ def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
         # The format allows a header of up to 100 MB; a longer one, or one beyond the file's end, is damage.
         if not 2 <= length <= min(size - 8, 100_000_000):
-            raise _damaged(file, "its header is cut off or not one")
+            raise damaged(file, "its header is cut off or not one")
         try:
-            header = json.loads(stream.read(length))
+            found = json.loads(stream.read(length))
         except (ValueError, RecursionError) as error:
-            raise _damaged(file, "its header cannot be read") from error
-    found = header.get("__metadata__", {}) if isinstance(header, dict) else None
+            raise damaged(file, "its header cannot be read") from error
+    if not isinstance(found, dict):
+        raise damaged(file, "its header is not one of the safetensors format")
+    return found
+
+
+def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of a ``.safetensors`` file, read from its header alone."""
+    found = header(path).get("__metadata__", {})
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise _damaged(file, "its header is not one of the safetensors format")
+        raise damaged(Path(path), "its header is not one of the safetensors format")
     return found
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, torch.Tensor], *, source: str = "weights") -> None:
     """Copy ``weights`` into ``network``; every parameter must be there, with its shape, and nothing else.
 
-    Prefixes that wrappers add to all names (``module.``, ``_orig_mod.``, ``network.``) are taken off. Two things may
-    be missing: ``num_batches_tracked``, which old files lack and evaluation does not use, and names that share their
-    tensor with one that is there (tied embeddings). Nothing is copied unless all fits.
+    Prefixes that wrappers add to all names (``module.``, ``_orig_mod.``, ``network.``, ``model.``) are taken off. Two
+    things may be missing: ``num_batches_tracked``, which old files lack and evaluation does not use, and names that
+    share their tensor with one that is there (tied embeddings). Nothing is copied unless all fits. Numbers that are
+    not finite are copied with a warning.
     """
     given = fitted(network, weights, source=source)
+    warn_not_finite(given, source)
     try:
         network.load_state_dict(given, strict=False)
     except RuntimeError as error:
@@ -131,70 +140,42 @@ def fitted(network: nn.Module, weights: Mapping[str, torch.Tensor], *, source: s
             f"load_weights: {source} must hold dense tensors, got sparse or quantised ones ({shortened(strange)}). "
             "Save them with .to_dense() or .dequantize()."
         )
+    kinds = [
+        f"{name}: {_kind(given[name])} instead of {_kind(tensor)}"
+        for name, tensor in own.items()
+        if name in given
+        and ((given[name].is_complex() and not tensor.is_complex()) or (_numeric(tensor) and not _numeric(given[name])))
+    ]
+    if kinds:
+        raise ValueError(
+            f"load_weights: {source} must hold floating-point numbers where {type(network).__name__} has them, got "
+            f"{len(kinds)} of another kind ({shortened(kinds)}). Save them as floats, with their scale where they "
+            "were quantised."
+        )
     return given
 
 
-def save_checkpoint(model: nn.Module, path: str | os.PathLike[str], *, spec: str | None = None) -> Path:
-    """Write a lisse checkpoint: the weights, and in the header the spec and the preprocessing.
-
-    ``load_model(path)`` then rebuilds the model. ``spec`` says how to build the network without weights; it is taken
-    from ``model.lisse`` where the model came from :func:`lisse.load_model`. The file appears whole or not at all: it is
-    written beside its place and moved there, so that a run that is killed leaves the older checkpoint intact.
-    """
-    file = Path(path)
-    if file.suffix != ".safetensors":
-        raise ValueError(f"save_checkpoint: path must end in .safetensors, got {str(file)!r}. Rename it.")
-    card = getattr(model, "lisse", None)
-    origin = spec if spec is not None else getattr(card, "architecture", "")
-    if not origin:
-        raise ValueError(
-            "save_checkpoint: spec must say how to build the network, got none. Give spec='zoo:NAME?…', or save a "
-            "model that load_model made."
+def warn_not_finite(tensors: Mapping[str, torch.Tensor], source: str) -> None:
+    """Warn of tensors that hold NaN or infinity, by name."""
+    strange = [
+        name
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all())
+    ]
+    if strange:
+        warnings.warn(
+            f"load_model: {source} must hold finite numbers, got NaN or infinity in {len(strange)} tensors "
+            f"({shortened(strange)}). The training has probably failed: take another checkpoint.",
+            stacklevel=4,
         )
-    # The weights and the statistics are in the file; a spec that also named them could come to contradict it.
-    described: dict[str, Any] = {"format": 1, "spec": parse(origin).without("weights", "mean", "std")}
-    for entry in ("kind", "input_size", "mean", "std", "classes"):
-        if getattr(card, entry, None) is not None:
-            described[entry] = getattr(card, entry)
-    seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in _unprefixed(model.state_dict(), {}).items():
-        key = (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
-        # safetensors refuses shared memory; a tied tensor is written once and found again by load_weights.
-        if tensor.numel() and key in seen:
-            continue
-        seen.add(key)
-        tensors[name] = tensor.detach().to("cpu").contiguous().clone()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=".tmp")
-    os.close(handle)
-    try:
-        save_file(tensors, temporary, metadata={"lisse": json.dumps(described)})
-        with open(temporary, "rb+") as stream:
-            os.fsync(stream.fileno())
-        # mkstemp makes the file private; give it the mode that any new file would have.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return file
 
 
-def read_declaration(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What a lisse checkpoint says about itself (spec, mean, std, …), or ``None`` for any other ``.safetensors``."""
-    text = metadata(path).get("lisse")
-    if text is None:
-        return None
-    try:
-        said = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(Path(path), "its lisse header cannot be read") from error
-    if not isinstance(said, dict) or not isinstance(said.get("spec"), str) or said.get("format") != 1:
-        raise _damaged(Path(path), "its lisse header is not of a format that this version knows")
-    return said
+def _numeric(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def check_pickle(file: Path) -> None:
@@ -216,7 +197,7 @@ def check_pickle(file: Path) -> None:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
-        raise _damaged(file, error) from error
+        raise damaged(file, error) from error
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(e.file_size for e in entries) > size:
         raise ValueError(
             f"read_weights: {file} must be stored uncompressed, as torch.save writes it, got compressed or overlapping "
@@ -224,12 +205,36 @@ def check_pickle(file: Path) -> None:
         )
 
 
+class _Ignored:
+    """Stands in for a NumPy number and its type while a file is read, so that none of NumPy's own code is called.
+
+    Training scripts put their accuracy (``numpy.float64``) beside the weights; it is not used.
+    """
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+STAND_INS: list[Any] = [
+    (_Ignored, name)
+    for name in (
+        "numpy.dtype",
+        *(f"numpy.{core}.multiarray.scalar" for core in ("core", "_core")),
+        *(f"numpy.dtypes.{kind}DType" for kind in ("Bool", "Int32", "Int64", "Float16", "Float32", "Float64")),
+    )
+]
+
+
 def _unpickled(file: Path) -> Any:
     check_pickle(file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.load(file, map_location="cpu", weights_only=True)
+            with torch.serialization.safe_globals(STAND_INS):
+                return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can raise anything: IndexError, struct.error, UnicodeDecodeError, …
         text = str(error)
         called = re.search(r"GLOBAL ([\w.<>]+)|unrecognized function (\S+)|but got <class '([\w.]+)'>", text)
@@ -243,7 +248,7 @@ def _unpickled(file: Path) -> Any:
         # torch's message is a page about its own history; its reason stands alone between empty lines.
         reasons = [part.strip() for part in text.split("\n\n") if part.strip()]
         lone = isinstance(error, pickle.UnpicklingError) and len(reasons) > 1
-        raise _damaged(file, reasons[1] if lone else error) from error
+        raise damaged(file, reasons[1] if lone else error) from error
 
 
 def _tensors(file: Path, content: Any) -> dict[str, torch.Tensor]:
@@ -268,16 +273,16 @@ def _tensors(file: Path, content: Any) -> dict[str, torch.Tensor]:
 
 
 def _unprefixed(weights: Mapping[str, torch.Tensor], own: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """``weights`` without the prefixes that all names share and that ``own`` names do not."""
-    result = dict(weights)
-    while result:
-        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in result)), None)
-        if prefix is None or (own and all(name.startswith(prefix) for name in own)):
-            break
-        result = {name.removeprefix(prefix): tensor for name, tensor in result.items()}
-    if own and all(name.startswith("network.") for name in own) and not result.keys() & own.keys():
-        # The other way round: weights of the bare network for one that lisse has wrapped.
-        result = {f"network.{name}": tensor for name, tensor in result.items()}
+    """``weights`` without the prefixes that all names share, and with those that all ``own`` names have."""
+    prefix = next(iter(own), "").removesuffix(next(iter(bare(own)), ""))
+    return {prefix + name: tensor for name, tensor in bare(weights).items()}
+
+
+def bare(names: Mapping[str, Any]) -> dict[str, Any]:
+    """A state dict without the prefixes that wrappers put before all its names."""
+    result = dict(names)
+    while prefix := next((p for p in PREFIXES if result and all(name.startswith(p) for name in result)), None):
+        result = {name.removeprefix(prefix): value for name, value in result.items()}
     return result
 
 
@@ -298,7 +303,8 @@ def shortened(names: Iterable[str]) -> str:
     return ", ".join(listed[:SHOWN]) + more
 
 
-def _damaged(file: Path, why: object) -> ValueError:
+def damaged(file: Path, why: object) -> ValueError:
+    """The error for a file that cannot be read, with the reason."""
     # Only the first line and not too much of it: a hostile file may put anything into the library's message.
     text = (str(why).strip().splitlines() or [type(why).__name__])[0][:160].rstrip(".")
     return ValueError(f"read_weights: {file} must be a whole weights file, got a damaged one ({text}). Fetch it again.")

@@ -24,6 +24,7 @@ from lisse.networks.zoo import (
     vgg,
     vit,
 )
+from lisse.networks.zoo.options import MOST_PARAMETERS
 
 NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     # TopoLip, Table 1
@@ -79,8 +80,14 @@ def seeded(seed: int) -> Iterator[None]:
 def settings(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a network: those given, checked, and the defaults of the others (without ``seed``)."""
     if name not in NETWORKS:
-        near = difflib.get_close_matches(name, NETWORKS, n=3, cutoff=0.5)
-        advice = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(NETWORKS)}."
+        # The beginning of a name stands for its whole family.
+        near = [known for known in NETWORKS if name and known.startswith(name.lower().rstrip("_-"))]
+        near = near or difflib.get_close_matches(name, NETWORKS, n=3, cutoff=0.5)
+        advice = (
+            f"Did you mean {', '.join(near[:-1])}{' or ' if near[:-1] else ''}{near[-1]}?"
+            if near
+            else f"There are: {', '.join(NETWORKS)}."
+        )
         raise ValueError(f"build: name must be a network of the zoo, got {name!r}. {advice}")
     builder = NETWORKS[name]
     parameters = inspect.signature(builder).parameters
@@ -107,6 +114,15 @@ def build(name: str, *, seed: int = 0, **options: Any) -> nn.Module:
     chosen = settings(name, options)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"build: seed must be an integer in 0..2^63-1, got {seed!r}. Use seed=0.")
+    if torch.get_default_device().type != "meta":
+        with torch.device("meta"), seeded(seed):
+            count = sum(parameter.numel() for parameter in NETWORKS[name](**chosen).parameters())
+        if count > MOST_PARAMETERS:
+            given = ", ".join(f"{option}={value}" for option, value in options.items())
+            raise ValueError(
+                f"build: {name} must have at most {MOST_PARAMETERS:,} parameters, got {count:,} with {given} "
+                f"({4 * count / 1e9:,.0f} GB). Make it smaller."
+            )
     with seeded(seed):
         return NETWORKS[name](**chosen)
 

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lisse.networks.zoo.options import positive
+from lisse.networks.zoo.options import above_zero, positive
 
 # [tan2019] Table 1: expansion, channels, blocks, kernel, stride of each stage of B0.
 STAGES = (
@@ -204,6 +204,7 @@ def _efficientnet(
     padding: Padding, bn_eps: float, dropout: float, drop_path: float,
 ) -> EfficientNet:  # fmt: skip
     positive(name, in_channels=in_channels, size=size, classes=classes, stem_stride=stem_stride)
+    above_zero(name, bn_eps=bn_eps)
     for option, p in (("dropout", dropout), ("drop_path", drop_path)):
         if not 0 <= p < 1:
             raise ValueError(f"{name}: {option} must lie in [0, 1), got {p}. Use 0 to switch it off.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from types import ModuleType
 
 # Far above anything the papers use, far below what would fill a machine's memory by a slip of the finger.
@@ -16,6 +17,8 @@ LIMITS = {
     "layers": 1000,
     "heads": 1024,
 }
+# Parameters of one network: 8.6 GB in float32. The largest of the papers has 0.3 · 10⁹.
+MOST_PARAMETERS = 2**31
 
 
 def positive(function: str, **values: int) -> None:
@@ -24,6 +27,15 @@ def positive(function: str, **values: int) -> None:
         most = LIMITS.get(name, 1_000_000)
         if not 1 <= value <= most:
             raise ValueError(f"{function}: {name} must lie in 1..{most}, got {value}. Give {name}=… in that range.")
+
+
+def above_zero(function: str, **values: float) -> None:
+    """Raise unless every value is positive and finite."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(
+                f"{function}: {name} must be positive and finite, got {value}. Leave it out, or {name}=1e-6."
+            )
 
 
 def divisible(function: str, name: str, value: int, by: str, divisor: int) -> None:

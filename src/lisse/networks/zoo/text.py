@@ -65,6 +65,8 @@ def bert(
     positive(
         "bert", layers=layers, width=width, heads=heads, vocabulary=vocabulary, positions=positions, classes=classes
     )
+    if hidden is not None:
+        positive("bert", hidden=hidden)
     divisible("bert", "width", width, "heads", heads)
     transformers = extra("transformers", "hf", "bert")
     config = transformers.BertConfig(

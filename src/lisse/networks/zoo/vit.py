@@ -21,7 +21,7 @@ import math
 import torch
 from torch import nn
 
-from lisse.networks.zoo.options import divisible, positive
+from lisse.networks.zoo.options import above_zero, divisible, positive
 
 
 class SplitHeadAttention(nn.Module):
@@ -128,6 +128,7 @@ def _vit(
     )
     divisible(name, "size", size, "patch", patch)
     divisible(name, "width", width, "heads", heads)
+    above_zero(name, eps=eps)
     return VisionTransformer(
         in_channels, size, classes, width=width, heads=heads, depth=depth, patch=patch, eps=eps
     )  # fmt: skip
