@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lisse import record
 from lisse.recording import Store, parse_bytes
+from lisse.recording.store import _Blocks
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,38 @@ def test_what_is_read_from_a_file_may_be_written_to_without_harm():
     store.append("a", torch.ones(4, 3))
     store.read("a").zero_()
     assert torch.equal(store.read("a"), torch.ones(8, 3))
+
+
+def test_memory_is_used_again_only_when_no_tensor_lies_in_it():
+    blocks = _Blocks(2**23)
+    first = blocks.empty((2**20,), torch.float32)
+    first.fill_(1)
+    part = first[10:20]
+    where = first.data_ptr()
+    second = blocks.empty((2**20,), torch.float32)
+    assert second.data_ptr() != where
+    del first
+    assert blocks.empty((2**20,), torch.float32).data_ptr() != where  # a view still lies there
+    assert part.tolist() == [1] * 10
+    del part
+    again = blocks.empty((2**20 - 5,), torch.float32)  # a little smaller fits too
+    assert again.data_ptr() == where
+    del again, second
+    used = blocks.empty((2**22,), torch.float32)
+    assert sum(map(len, blocks._blocks)) <= 2**23 + 2**24  # at most what may be kept, beside what is in use
+    del used
+    blocks.release()
+    assert blocks._blocks == []
+
+
+def test_recordings_that_are_gone_do_not_change_those_that_are_read():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4096), torch.nn.Linear(4096, 4096))
+    kept = record(model, torch.zeros(200, 4))["0"]
+    copy = kept.clone()
+    for _ in range(3):
+        record(model, torch.rand(200, 4))["0"]
+    assert torch.equal(kept, copy)
 
 
 def test_tensors_outlive_the_store():

@@ -275,7 +275,7 @@ class Run:
     def close(self) -> None:
         """Let go of the recording's memory and files."""
         if self._pass is not None:
-            self._pass.store.close()
+            self._pass.store.close(release=False)
             self._pass = None
 
 

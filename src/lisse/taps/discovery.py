@@ -150,11 +150,7 @@ class _Survey:
         path, axis, tensor = found
         shape = tuple(size for place, size in enumerate(tensor.shape) if place != axis)
         tap = Tap(name, call.module, call.number, side, axis, path, shape, tensor.dtype, kind=call.kind.__name__)
-        twin = self.three[call.module, call.number]
-        assert twin is not None  # its tensor was found
-        other = read(twin.inputs if side == "in" else twin.output, path).movedim(axis, 0)[:2]
-        mixes = not torch.allclose(tensor.movedim(axis, 0), other, rtol=1e-2, atol=1e-4, equal_nan=True)
-        self.places[name] = replace(tap, calls=self.counts[call.module], mixes=mixes)
+        self.places[name] = replace(tap, calls=self.counts[call.module])
 
     def _tensor(self, call: Call, side: str) -> tuple[Path, int, Tensor] | str:
         """Path, sample axis and value of the first floating tensor that counts samples, or why there is none."""
@@ -191,6 +187,14 @@ class _Survey:
         assert isinstance(value, Tensor)
         return value.movedim(tap.axis, 0)
 
+    def placed(self, tap: Tap, depth: float) -> Tap:
+        """The tap at its depth, with whether the two samples of the first run are the same among three."""
+        twin = self.three[tap.module, tap.call]
+        assert twin is not None
+        other = read(twin.inputs if tap.side == "in" else twin.output, tap.path).movedim(tap.axis, 0)[:2]
+        mixes = not torch.allclose(self.value(tap), other, rtol=1e-2, atol=1e-4, equal_nan=True)
+        return replace(tap, depth=depth, mixes=mixes)
+
     def output(self) -> Tensor | None:
         root = self.places.get("")
         return None if root is None else self.value(root)
@@ -216,7 +220,7 @@ class _Survey:
         if not result:
             reasons = "; ".join(f"{name or 'output'} {why}" for name, (why, _) in list(self.reasons.items())[-3:])
             raise ValueError(f"find: model must have a place where samples can be told apart, got none: {reasons}.")
-        return [replace(tap, depth=depth) for tap, depth in zip(result, _even(len(result)), strict=True)]
+        return [self.placed(tap, depth) for tap, depth in zip(result, _even(len(result)), strict=True)]
 
     def attention(self) -> list[Tap]:
         """Every tensor [n, heads, queries, keys] whose rows are probabilities, beside a module's main output."""
@@ -254,7 +258,7 @@ class _Survey:
         times = [self.order(tap) for tap in default]
         result = sorted(taken.values(), key=lambda tap: (self.order(tap), tap.side == "out"))
         return [
-            tap if tap.name in words else replace(tap, depth=_between(self.order(tap), times, default))
+            tap if tap.name in words else self.placed(tap, _between(self.order(tap), times, default))
             for tap in result
         ]
 
