@@ -258,8 +258,7 @@ class _Survey:
         times = [self.order(tap) for tap in default]
         result = sorted(taken.values(), key=lambda tap: (self.order(tap), tap.side == "out"))
         return [
-            tap if tap.name in words else self.placed(tap, _between(self.order(tap), times, default))
-            for tap in result
+            tap if tap.name in words else self.placed(tap, _between(self.order(tap), times, default)) for tap in result
         ]
 
     def _refuse(self, pattern: str, known: list[str]) -> None:
