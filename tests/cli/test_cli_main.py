@@ -164,7 +164,13 @@ def test_a_terminal_that_cannot_show_a_name_gets_it_spelled_out(shell: Shell) ->
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_control_c_ends_with_130_and_one_line(folder: Path) -> None:
     words = [sys.executable, "-m", "lisse", "demo", "--epochs", "100000"]
-    running = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        words,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
+    )
     assert running.stderr is not None
     assert running.stderr.readline().startswith("train: 1 of 100000")
     time.sleep(0.1)
