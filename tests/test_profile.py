@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lisse.profile import Part, Profile, Quantity, Row, depths, options_of
+from lisse.profile import Part, Profile, Quantity, Row, options_of
+
+
+def depths(count: int) -> list[float]:
+    return [place / (count - 1) for place in range(count)] if count > 1 else [1.0] * count
+
 
 NORM = Quantity("norm", "norm", "How long activations are.", scale="log", better="lower")
 RANK = Quantity("rank", "rank", "How many directions they use.")
@@ -167,12 +172,6 @@ def test_compare_matches_by_instrument_quantity_layer_and_coordinates() -> None:
     assert frame[["a", "b", "difference"]].to_numpy().tolist() == [[1.0, 10.0, 9.0]]
     assert list(frame["where"]) == ["p=1 q=x"]
     assert len(mine.compare(profile(line(1.0, p=1, q="x"), instrument="another"))) == 0
-
-
-def test_depths() -> None:
-    assert depths(0) == []
-    assert depths(1) == [1.0]
-    assert depths(3) == [0.0, 0.5, 1.0]
 
 
 def test_options_are_plain() -> None:

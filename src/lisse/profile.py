@@ -251,11 +251,6 @@ def options_of(instrument: Any) -> dict[str, Any]:
     return {item.name: _plain(getattr(instrument, item.name)) for item in dataclasses.fields(instrument)}
 
 
-def depths(count: int) -> list[float]:
-    """``count`` places evenly spread over [0, 1]: 0 for the first layer and 1 for the last; a single one is at 1."""
-    return [1.0] if count == 1 else [place / (count - 1) for place in range(count)]
-
-
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value

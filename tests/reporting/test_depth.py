@@ -16,9 +16,14 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from lisse.profile import Part, Profile, Quantity, Row, depths
+from lisse.profile import Part, Profile, Quantity, Row
 from lisse.reporting import depth_figure, overview_figure, save_figure
 from lisse.reporting.figure import PALETTE
+
+
+def depths(count: int) -> list[float]:
+    return [place / (count - 1) for place in range(count)] if count > 1 else [1.0] * count
+
 
 NORM = Quantity("norm", "mean norm", "How long activations are.", scale="log")
 RANK = Quantity("rank", "effective rank", "How many directions they use.", unit="dims")

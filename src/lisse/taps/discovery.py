@@ -36,20 +36,17 @@ class Skipped:
 class Taps(Sequence[Tap]):
     """The layers found, in order of depth; ``skipped`` names the places left out and the reason for each.
 
-    ``output`` is the model's output on two samples of the example, kept as a fingerprint of what it computes, and
-    ``source`` the first layer of all, the input or what stands for it, also where it was not chosen.
+    ``source`` is the first layer of all, the input or what stands for it, also where it was not chosen.
     """
 
     def __init__(
         self,
         taps: Iterable[Tap],
         skipped: Iterable[Skipped] = (),
-        output: Tensor | None = None,
         source: Tap | None = None,
     ) -> None:
         self._taps = tuple(taps)
         self.skipped = tuple(skipped)
-        self.output = output
         self.source = source
 
     @overload
@@ -76,7 +73,7 @@ class Taps(Sequence[Tap]):
         return self._of(tap for tap in self._taps if tap.role == "block")
 
     def _of(self, taps: Iterable[Tap]) -> Taps:
-        return Taps(taps, self.skipped, self.output, self.source)
+        return Taps(taps, self.skipped, self.source)
 
 
 def find(
@@ -110,16 +107,16 @@ def find(
             traces = [trace(root, inputs) for inputs in few]
     survey = _Survey(root, *traces)
     if attention:
-        return Taps(survey.attention(), survey.skipped(), survey.output())
+        return Taps(survey.attention(), survey.skipped())
     default = survey.default()
     if layers is None:
-        return Taps(default, survey.skipped(), survey.output(), default[0])
+        return Taps(default, survey.skipped(), default[0])
     if not isinstance(layers, Sequence) or not all(isinstance(pattern, str) for pattern in layers):
         raise TypeError(f"find: layers must be names or globs, got {layers!r}.")
     patterns = [layers] if isinstance(layers, str) else list(layers)
     if not patterns:
         raise ValueError("find: layers must name at least one layer, got none. Leave it out for all of them.")
-    return Taps(survey.chosen(patterns, default), survey.skipped(), survey.output(), default[0])
+    return Taps(survey.chosen(patterns, default), survey.skipped(), default[0])
 
 
 # -- what two traces tell --------------------------------------------------------------------------------------------
@@ -194,10 +191,6 @@ class _Survey:
         other = read(twin.inputs if tap.side == "in" else twin.output, tap.path).movedim(tap.axis, 0)[:2]
         mixes = not torch.allclose(self.value(tap), other, rtol=1e-2, atol=1e-4, equal_nan=True)
         return replace(tap, depth=depth, mixes=mixes)
-
-    def output(self) -> Tensor | None:
-        root = self.places.get("")
-        return None if root is None else self.value(root)
 
     def skipped(self) -> list[Skipped]:
         return [Skipped(name or "output", reason, kind) for name, (reason, kind) in self.reasons.items()]
