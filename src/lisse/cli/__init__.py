@@ -24,6 +24,7 @@ COMMANDS = {
     "layers": "Show where a model can be read: its layers along depth, with shapes and sizes.",
     "figure": "Draw a quantity of one or more profiles over depth.",
     "compare": "Put two profiles side by side, and say where their intervals are apart.",
+    "reproduce": "Run a paper's experiment again, and print our numbers beside theirs.",
     "data": "List the data sets that lisse knows, and which of them are on this machine.",
 }
 

@@ -1,0 +1,28 @@
+"""One folder per paper: run it again, and see our number beside theirs. ``lisse reproduce PAPER`` runs them.
+
+A folder holds ``run.py`` (opens with the paper, the claim, the command, the hardware, the time and the value to expect;
+defines ``ABOUT`` and ``run``), ``expected.json`` (their number, ours, interval, n, seed, machine and commit) and
+``README.md`` (both, side by side, made from ``expected.json``). :mod:`lisse.experiments.form` is what they share.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+
+from lisse.experiments.form import About, Claim, Finding, Outcome, Scale, Study, Task
+
+# A paper, and what its experiment looks at in one line; the module is lisse.experiments.PAPER.run.
+PAPERS: dict[str, str] = {}
+
+__all__ = ["PAPERS", "About", "Claim", "Finding", "Outcome", "Scale", "Study", "Task", "study"]
+
+
+def study(paper: str) -> Study:
+    """The experiment of a paper; a wrong name lists the right ones."""
+    if paper not in PAPERS:
+        near = difflib.get_close_matches(str(paper), PAPERS, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise ValueError(f"study: paper must be one of {', '.join(PAPERS) or '(none)'}, got {paper!r}.{hint}")
+    module = importlib.import_module(f"lisse.experiments.{paper}.run")
+    return Study(module.ABOUT, module.run)
