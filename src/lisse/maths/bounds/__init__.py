@@ -1,0 +1,62 @@
+"""Closed-form Lipschitz bounds, each with its hypotheses: one file per source, all returning a :class:`Bound`."""
+
+from lisse.maths.bounds.attention import (
+    attention_gaussian,
+    attention_on_ball,
+    boltzmann_gibbs_lipschitz,
+    key_lipschitz,
+    lookup_norm,
+    query_lipschitz,
+)
+from lisse.maths.bounds.attention_on_measures import (
+    mean_field_attention,
+    mean_field_attention_below,
+    mean_field_multi_head,
+    sequence_attention,
+)
+from lisse.maths.bounds.bound import Bound, Hypothesis
+from lisse.maths.bounds.topolip import (
+    attention_order,
+    attention_terms,
+    batch_norm_lipschitz,
+    convolution_order,
+    convolution_tail_probability,
+    layer_norm_lipschitz,
+    resnet_order,
+    tail_probability,
+    topolip_attention,
+    topolip_bound,
+    topolip_convolution,
+    topolip_resnet,
+    topolip_transformer,
+    transformer_order,
+)
+
+__all__ = [
+    "Bound",
+    "Hypothesis",
+    "attention_gaussian",
+    "attention_on_ball",
+    "attention_order",
+    "attention_terms",
+    "batch_norm_lipschitz",
+    "boltzmann_gibbs_lipschitz",
+    "convolution_order",
+    "convolution_tail_probability",
+    "key_lipschitz",
+    "layer_norm_lipschitz",
+    "lookup_norm",
+    "mean_field_attention",
+    "mean_field_attention_below",
+    "mean_field_multi_head",
+    "query_lipschitz",
+    "resnet_order",
+    "sequence_attention",
+    "tail_probability",
+    "topolip_attention",
+    "topolip_bound",
+    "topolip_convolution",
+    "topolip_resnet",
+    "topolip_transformer",
+    "transformer_order",
+]

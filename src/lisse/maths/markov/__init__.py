@@ -1,0 +1,43 @@
+"""Attention as a map of measures: kernels, the stretch of a map, inversion and fixed points."""
+
+from lisse.maths.markov.domains import Ball, Box, CrossPolytope
+from lisse.maths.markov.inversion import FixedPoint, fixed_point, invert, value_scale
+from lisse.maths.markov.kernels import (
+    AttentionKernel,
+    FiniteKernel,
+    MultiHeadKernel,
+    TransformerKernel,
+    ball_projection,
+    boltzmann_gibbs,
+    evolve,
+    projection,
+    softmatch,
+)
+from lisse.maths.markov.potentials import Bilinear, DotProduct, Gaussian, Linear, Table
+from lisse.maths.markov.stretch import Witness, contraction
+
+__all__ = [
+    "AttentionKernel",
+    "Ball",
+    "Bilinear",
+    "Box",
+    "CrossPolytope",
+    "DotProduct",
+    "FiniteKernel",
+    "FixedPoint",
+    "Gaussian",
+    "Linear",
+    "MultiHeadKernel",
+    "Table",
+    "TransformerKernel",
+    "Witness",
+    "ball_projection",
+    "boltzmann_gibbs",
+    "contraction",
+    "evolve",
+    "fixed_point",
+    "invert",
+    "projection",
+    "softmatch",
+    "value_scale",
+]

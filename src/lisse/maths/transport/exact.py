@@ -1,0 +1,327 @@
+"""Exact Wasserstein distances between measures, one pair or many, with couplings, potentials and gradients."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lisse.maths.transport.compiled import ground_distances
+from lisse.maths.transport.measure import Measure, Points, all_finite, as_measure, carried
+from lisse.maths.transport.solvers import (
+    Coupling,
+    assigned,
+    assignment_potentials,
+    line_distance,
+    simplex,
+    simplex_potentials,
+    sorted_line,
+    without_common,
+)
+
+Side = Tensor | np.ndarray | Sequence[Measure | Points]
+_T = TypeVar("_T")
+_MAX_ITER = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    r"""An optimal plan: ``value``, ``coupling`` ``[n, m]`` and dual potentials ``source`` ``[n]``, ``target`` ``[m]``.
+
+    The potentials are feasible, :math:`f_i + g_j \le c_{ij}`, and :math:`\sum_i a_i f_i + \sum_j b_j g_j` equals
+    the transport cost: the certificate of optimality.
+    """
+
+    value: Tensor
+    coupling: Tensor
+    source: Tensor
+    target: Tensor
+
+
+def wasserstein(x: Measure | Points, y: Measure | Points, *, p: float = 1.0, ground: float = 1) -> Tensor:
+    r"""The p-Wasserstein distance :math:`W_p(\mu, \nu) = \min_\gamma (\sum_{ij} \gamma_{ij} \|x_i-y_j\|^p)^{1/p}`.
+
+    ``x`` and ``y`` are measures, or point sets ``[n, d]``, ``[m, d]`` with equal weights; sizes and weights may
+    differ. ``ground`` is the norm: 1 (the paper's), 2 or inf. A scalar tensor, exact to rounding, computed in
+    float64 and returned in the type of the points.
+
+    On the line by sorting; equal sizes and weights by assignment, O(n³); otherwise by the network simplex. For p = 1,
+    mass that both measures have at the same place is taken out first, so that the distance between measures that
+    differ by a tiny mass keeps its digits. Gradients in the points go through the optimal coupling, those in the
+    weights through the dual potentials (where the optimum is not unique: a subgradient). Reference: [vuckovic2021]
+    sec. 5, [peyre2019] ch. 2–3.
+    """
+    mu, nu = _pair("wasserstein", x, y)
+    _options("wasserstein", p, ground)
+    arrays = _array(mu.points), _array(nu.points), _mass(mu), _mass(nu)
+    weighted, moved = _needs_weight_gradient(mu, nu), _needs_point_gradient(mu, nu)
+    kind = torch.promote_types(mu.points.dtype, nu.points.dtype)
+    if not (weighted or moved):
+        return torch.tensor(_power(*arrays, p, ground) ** (1 / p), dtype=kind, device=mu.points.device)
+    coupling, f, g = _solve(*arrays, p, ground, potentials=weighted)
+    value = _value(mu.points, nu.points, coupling, p, ground)
+    if weighted:
+        value = value + _through_weights(mu, f) + _through_weights(nu, g)
+    return _root(value, p)
+
+
+def wasserstein_batch(
+    xs: Side,
+    ys: Side,
+    *,
+    p: float = 1.0,
+    ground: float = 1,
+    x_lengths: Tensor | Sequence[int] | None = None,
+    y_lengths: Tensor | Sequence[int] | None = None,
+    x_weights: Points | None = None,
+    y_weights: Points | None = None,
+) -> Tensor:
+    """``wasserstein`` of many pairs ``[b]``, in as many threads as torch has: the hot path for sentences and tokens.
+
+    Each side is a padded batch ``[b, n, d]`` or a list of measures or point sets of any sizes. In a padded batch the
+    first ``lengths[k]`` tokens of pair k count, or those with positive ``weights`` ``[b, n]`` (rows that sum to 1).
+
+    The compiled cost matrices and both solvers release the interpreter's lock. 1,000 pairs of 32 tokens in R^768:
+    see ``benchmarks/results/transport.md``. Tensors on a GPU are copied once; the solvers run on the CPU.
+    """
+    where = "wasserstein_batch"
+    _options(where, p, ground)
+    left = _measures(where, "xs", xs, x_lengths, x_weights)
+    right = _measures(where, "ys", ys, y_lengths, y_weights)
+    if len(left) != len(right):
+        raise ValueError(f"{where}: xs and ys must hold as many sets, got {len(left)} and {len(right)}.")
+    if not left:
+        raise ValueError(f"{where}: xs must hold at least one pair, got none.")
+    for mu, nu in zip(left, right, strict=True):
+        if mu.dim != nu.dim:
+            raise ValueError(f"{where}: xs and ys must have one dimension, got {mu.dim} and {nu.dim}.")
+    if _needs_point_gradient(*left, *right) or _needs_weight_gradient(*left, *right):
+        return torch.stack([wasserstein(mu, nu, p=p, ground=ground) for mu, nu in zip(left, right, strict=True)])
+
+    def distance(k: int) -> float:
+        mu, nu = left[k], right[k]
+        return _power(_array(mu.points), _array(nu.points), _mass(mu), _mass(nu), p, ground) ** (1 / p)
+
+    values = _threaded(distance, len(left))
+    kind = torch.promote_types(left[0].points.dtype, right[0].points.dtype)
+    return torch.tensor(values, dtype=kind, device=left[0].points.device)
+
+
+def transport_plan(x: Measure | Points, y: Measure | Points, *, p: float = 1.0, ground: float = 1) -> Plan:
+    r"""The optimal coupling of two measures for the cost :math:`\|x_i - y_j\|^p`, with its dual potentials.
+
+    ``value`` is :math:`W_p`; the potentials are those of the cost, so their integrals sum to :math:`W_p^p`. No
+    gradients: ``wasserstein`` has them.
+    """
+    mu, nu = _pair("transport_plan", x, y)
+    _options("transport_plan", p, ground)
+    coupling, f, g = _solve(_array(mu.points), _array(nu.points), _mass(mu), _mass(nu), p, ground, potentials=True)
+    value = _root(_value(mu.points.detach(), nu.points.detach(), coupling, p, ground), p)
+    return _plan(value, coupling, f, g, mu.points, nu.points)
+
+
+def plan_of_cost(cost: Points, source: Points | None = None, target: Points | None = None) -> Plan:
+    r"""The optimal plan for a cost matrix of one's own ``[n, m]``: :math:`\min_\gamma \langle \gamma, C \rangle`.
+
+    ``source`` ``[n]`` and ``target`` ``[m]`` are weights that sum to 1 (equal by default). ``value`` has the gradient
+    :math:`\gamma` in the cost. The cost may be negative; it must be finite.
+    """
+    matrix = torch.as_tensor(cost)
+    matrix = matrix if matrix.is_floating_point() else matrix.to(torch.get_default_dtype())
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"plan_of_cost: cost must have shape [n, m], got {list(matrix.shape)}.")
+    if not bool(torch.isfinite(matrix).all()):
+        raise ValueError("plan_of_cost: cost must be finite, got NaN or infinity in it.")
+    n, m = matrix.shape
+    a, b = (
+        Measure(matrix.new_zeros(size, 1), None if weights is None else torch.as_tensor(weights))
+        for size, weights in ((n, source), (m, target))
+    )
+    costs = _array(matrix)
+    coupling, f, g = _dual_solution(costs, _mass(a), _mass(b))
+    rows, columns = (torch.as_tensor(index, device=matrix.device) for index in (coupling.rows, coupling.columns))
+    value = (matrix[rows, columns] * torch.as_tensor(coupling.mass).to(matrix)).sum()
+    return _plan(value, coupling, f, g, matrix, matrix.T)
+
+
+# --- one pair -------------------------------------------------------------------------------------------------------
+
+
+def _solve(
+    x: np.ndarray,
+    y: np.ndarray,
+    a: np.ndarray | None,
+    b: np.ndarray | None,
+    p: float,
+    ground: float,
+    *,
+    potentials: bool,
+) -> tuple[Coupling, np.ndarray, np.ndarray]:
+    if not potentials:
+        coupling, _ = _optimum(x, y, a, b, p, ground)
+        return coupling, np.zeros(0), np.zeros(0)
+    return _dual_solution(ground_distances(x, y, ground) ** p, a, b)
+
+
+def _dual_solution(
+    cost: np.ndarray, a: np.ndarray | None, b: np.ndarray | None
+) -> tuple[Coupling, np.ndarray, np.ndarray]:
+    if a is None and b is None and len(cost) == cost.shape[1]:
+        coupling = assigned(cost)
+        return (coupling, *assignment_potentials(cost, coupling))
+    a, b = _weights(cost.shape, a, b)
+    coupling, dual = simplex(cost, a, b, _MAX_ITER)
+    return (coupling, *simplex_potentials(cost, a, b, dual))
+
+
+def _optimum(
+    x: np.ndarray, y: np.ndarray, a: np.ndarray | None, b: np.ndarray | None, p: float, ground: float
+) -> tuple[Coupling, np.ndarray]:
+    """An optimal coupling and the cost of each of its entries."""
+    if x.shape[1] == 1:
+        coupling = sorted_line(x[:, 0], y[:, 0], *_weights((len(x), len(y)), a, b))
+        return coupling, np.abs(x[coupling.rows, 0] - y[coupling.columns, 0]) ** p
+    cost = ground_distances(x, y, ground)
+    if p != 1:
+        cost **= p
+    if a is None and b is None and len(x) == len(y):
+        coupling = assigned(cost)
+    elif p != 1:
+        coupling, _ = simplex(cost, *_weights(cost.shape, a, b), _MAX_ITER)
+    else:
+        left, right, coupling = without_common(cost, *_weights(cost.shape, a, b))
+        if left.max() > 0 and right.max() > 0:
+            moving, _ = simplex(cost, left, right, _MAX_ITER)
+            mass = np.concatenate([coupling.mass, moving.mass * (left.sum() + right.sum()) / 2])
+            rows, columns = (np.concatenate(pair) for pair in zip(coupling[:2], moving[:2], strict=True))
+            coupling = Coupling(rows, columns, mass)
+    return coupling, cost[coupling.rows, coupling.columns]
+
+
+def _power(x: np.ndarray, y: np.ndarray, a: np.ndarray | None, b: np.ndarray | None, p: float, ground: float) -> float:
+    """The optimal cost, W_p^p."""
+    if x.shape[1] == 1 and p == 1:
+        return line_distance(x[:, 0], y[:, 0], *_weights((len(x), len(y)), a, b))
+    coupling, costs = _optimum(x, y, a, b, p, ground)
+    return float(coupling.mass @ costs)
+
+
+def _weights(shape: tuple[int, ...], a: np.ndarray | None, b: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    n, m = shape
+    return (np.full(n, 1 / n) if a is None else a), (np.full(m, 1 / m) if b is None else b)
+
+
+def _value(x: Tensor, y: Tensor, coupling: Coupling, p: float, ground: float) -> Tensor:
+    """The cost of a coupling, Σ mass ‖x_i - y_j‖^p, with its gradient in the points."""
+    rows, columns = (torch.as_tensor(index, device=x.device) for index in (coupling.rows, coupling.columns))
+    difference = x[rows].double() - y[columns].double()
+    distance = torch.linalg.vector_norm(difference, ord=ground, dim=1)
+    power = distance if p == 1 else distance**p
+    value = (power * torch.as_tensor(coupling.mass, device=x.device)).sum()
+    return value.to(torch.promote_types(x.dtype, y.dtype))
+
+
+def _through_weights(mu: Measure, potential: np.ndarray) -> Tensor:
+    """Nothing, whose derivative in the weights is the potential (defined up to a constant; centred)."""
+    if mu.weights is None or not mu.weights.requires_grad:
+        return mu.points.new_zeros(())
+    slope = torch.as_tensor(potential).to(mu.weights)
+    return (slope * (mu.weights - mu.weights.detach())).sum()
+
+
+def _root(value: Tensor, p: float) -> Tensor:
+    if p == 1:
+        return value
+    # At 0 the root has no derivative; 0 is among its subgradients for a distance.
+    return torch.where(value > 0, value.clamp_min(torch.finfo(value.dtype).tiny) ** (1 / p), value * 0)
+
+
+def _plan(value: Tensor, coupling: Coupling, f: np.ndarray, g: np.ndarray, x: Tensor, y: Tensor) -> Plan:
+    dense = np.zeros((len(x), len(y)))
+    np.add.at(dense, (coupling.rows, coupling.columns), coupling.mass)
+    parts = (torch.as_tensor(part).to(value.detach()) for part in (dense, f, g))
+    return Plan(value, *parts)
+
+
+# --- arguments ------------------------------------------------------------------------------------------------------
+
+
+def _pair(where: str, x: Measure | Points, y: Measure | Points) -> tuple[Measure, Measure]:
+    mu, nu = as_measure(where, "x", x), as_measure(where, "y", y)
+    if mu.dim != nu.dim:
+        raise ValueError(f"{where}: x and y must have one dimension, got {mu.dim} and {nu.dim}.")
+    return mu, nu
+
+
+def _options(where: str, p: float, ground: float) -> None:
+    if not 1 <= p < math.inf:
+        raise ValueError(f"{where}: p must be finite and at least 1, got {p}.")
+    if ground not in (1, 2, math.inf):
+        raise ValueError(f"{where}: ground must be 1, 2 or inf, got {ground}. Other costs: plan_of_cost.")
+
+
+def _array(values: Tensor) -> np.ndarray:
+    return values.detach().cpu().double().numpy()
+
+
+def _mass(mu: Measure) -> np.ndarray | None:
+    return None if mu.weights is None else _array(mu.weights)
+
+
+def _needs_weight_gradient(*measures: Measure) -> bool:
+    return torch.is_grad_enabled() and any(m.weights is not None and m.weights.requires_grad for m in measures)
+
+
+def _needs_point_gradient(*measures: Measure) -> bool:
+    return torch.is_grad_enabled() and any(m.points.requires_grad for m in measures)
+
+
+def _measures(
+    where: str, name: str, side: Side, lengths: Tensor | Sequence[int] | None, weights: Points | None
+) -> list[Measure]:
+    if not isinstance(side, (Tensor, np.ndarray)):
+        if lengths is not None or weights is not None:
+            raise ValueError(f"{where}: lengths and weights must come with a padded batch, got a list for {name}.")
+        return [as_measure(where, f"{name}[{k}]", one) for k, one in enumerate(side)]
+    batch = torch.as_tensor(side)
+    if batch.ndim != 3:
+        raise ValueError(f"{where}: {name} must have shape [b, n, d], got {list(batch.shape)}. Or give a list.")
+    if lengths is not None and weights is not None:
+        raise ValueError(f"{where}: {name} must have lengths or weights, got both.")
+    if lengths is not None:
+        sizes = [int(size) for size in lengths]
+        if len(sizes) != len(batch) or min(sizes) < 1 or max(sizes) > batch.shape[1]:
+            raise ValueError(
+                f"{where}: lengths of {name} must be {len(batch)} numbers from 1 to {batch.shape[1]}, got {sizes}."
+            )
+        return [Measure(one[:size]) for one, size in zip(batch, sizes, strict=True)]
+    if weights is None:
+        if not all_finite(batch):
+            raise ValueError(f"{where}: {name} must be finite, got NaN or infinity among the points.")
+        if 0 in batch.shape[1:]:
+            raise ValueError(f"{where}: {name} must hold at least one token and dimension, got {list(batch.shape)}.")
+        batch = batch if batch.is_floating_point() else batch.to(torch.get_default_dtype())
+        first = Measure(batch[0]) if len(batch) else None
+        return [] if first is None else [carried(first, one) for one in batch.unbind()]
+    mass = torch.as_tensor(weights)
+    if mass.shape != batch.shape[:2]:
+        raise ValueError(f"{where}: weights of {name} must be {list(batch.shape[:2])}, got {list(mass.shape)}.")
+    return [Measure(one[row > 0], row[row > 0]) for one, row in zip(batch, mass, strict=True)]
+
+
+def _threaded(work: Callable[[int], _T], count: int) -> list[_T]:
+    """``work`` of 0 … count - 1, in stretches long enough that threads cost nothing."""
+    threads = min(torch.get_num_threads(), count)
+    if threads < 2:
+        return [work(k) for k in range(count)]
+    edges = np.linspace(0, count, min(count, 8 * threads) + 1).astype(int)
+    with ThreadPoolExecutor(threads) as pool:
+        parts = pool.map(lambda ends: [work(k) for k in range(*ends)], itertools.pairwise(edges))
+        return [value for part in parts for value in part]
