@@ -1,0 +1,265 @@
+"""The maximum-entropy ensemble of deformation fields at one image size and cut-off."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lisse.maths.diffeomorphism.field import Field
+from lisse.maths.diffeomorphism.modes import (
+    GridRule,
+    ModeRule,
+    check_rules,
+    mode_mask,
+    mode_places,
+    normals,
+    sines,
+)
+
+Place = Literal["centre", "average"]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Fields that do not fold, with what it took: ``acceptance`` is ``len(field)`` over ``tried`` proposals."""
+
+    field: Field
+    acceptance: float
+    tried: int
+
+
+@dataclass(frozen=True)
+class Diffeomorphism:
+    r"""Max-entropy fields :math:`\tau` on images of ``size`` (h, w), with modes up to ``cut``.
+
+    Coefficients are independent normals of variance :math:`T/(i^2 + j^2)` ([petrini2021] eq. 2): of all fields with
+    :math:`\tau = 0` on the frame and a given mean :math:`\|\nabla\tau\|^2`, the ones of largest entropy.
+
+    ``modes``: ``paper`` keeps i² + j² ≤ c², ``code`` keeps √(i² + j²) < c + ½ as the authors' public code does.
+    ``grid``: ``cell`` puts pixel k at (k + ½)/n, ``linspace`` at k/(n - 1), as that code does.
+
+    **Images that are not square.** The picture is stretched onto the unit square: :math:`\tau` has the same law for
+    every size, :math:`\tau_u` counts in widths and :math:`\tau_v` in heights, and a pixel moves by
+    :math:`(w \tau_u, h \tau_v)`. So the frame stays, :math:`\|\nabla\tau\|^2`, the determinant and with them
+    bijectivity do not depend on the size, and with :math:`S_{odd} = \sum_{i, j\ odd} 1/(i^2 + j^2)` over the modes
+
+    .. math:: \delta^2 = (h^2 + w^2)\, T\, S_{odd} \ \text{(centre)}, \qquad
+              \overline{\delta^2} = (h^2 + w^2)\, T \sum_{ij} \frac{a_i b_j}{i^2 + j^2} \ \text{(image average)},
+
+    :math:`a_i, b_j` the means of :math:`\sin^2(i\pi u), \sin^2(j\pi v)` over the pixels' columns and rows. On a square
+    these are :math:`2 n^2 T S_{odd}` and (``cell``, c < n) :math:`\frac{n^2 T}{2} S_{all}`. Eq. 3, the asymptotic
+    form, has :math:`n^2 = (h^2 + w^2)/2`.
+    """
+
+    size: tuple[int, int]
+    cut: float
+    modes: ModeRule = field(default="paper", kw_only=True)
+    grid: GridRule = field(default="cell", kw_only=True)
+
+    def __post_init__(self) -> None:
+        size = tuple(self.size) if isinstance(self.size, (tuple, list, torch.Size)) else self.size
+        if not isinstance(size, tuple) or len(size) != 2 or not all(isinstance(n, int) for n in size):
+            raise TypeError(f"Diffeomorphism: size must be (h, w) in pixels, got {self.size!r}. Try (32, 32).")
+        if min(size) < 2:
+            raise ValueError(f"Diffeomorphism: size must be at least 2 pixels a side, got {size}.")
+        object.__setattr__(self, "size", size)
+        check_rules("Diffeomorphism", self.cut, self.modes, self.grid)
+
+    @property
+    def mode_mask(self) -> Tensor:
+        """The modes that are kept, booleans ``[c, c]``, index ``[i - 1, j - 1]``."""
+        return mode_mask(float(self.cut), self.modes).clone()
+
+    @property
+    def mode_count(self) -> int:
+        """M, the number of modes; a field has 2 M coefficients."""
+        return len(self._squares)
+
+    @property
+    def _squares(self) -> Tensor:
+        return mode_places(float(self.cut), self.modes)[1]
+
+    def sample(
+        self,
+        count: int,
+        temperature: float | Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> Field:
+        """``count`` independent fields at ``temperature`` (a number, or one per field ``[count]``).
+
+        A generator on the CPU gives the same fields whatever the batch size (ten are five and then five more), the
+        device and the dtype: normals are drawn in float32, sample by sample. ``device`` is the generator's by default.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"Diffeomorphism.sample: count must be an integer of at least 0, got {count!r}.")
+        self._temperature("sample", temperature, count)
+        drawn = normals(count, 2 * self.mode_count, generator).to(device=device, dtype=dtype)
+        return self.whitened_field(drawn.reshape(count, 2, self.mode_count), temperature)
+
+    def whitened_field(self, normals: Tensor, temperature: float | Tensor) -> Field:
+        r"""Fields from standard normals ``[count, 2, M]``: :math:`C_{ij} = \sqrt{T/(i^2 + j^2)}\, z_{ij}`.
+
+        Index 0 of axis 1 is u, 1 is v; modes in the row-major order of :attr:`mode_mask`. Differentiable.
+        :math:`\|\nabla\tau\|^2 = \frac{\pi^2}{4} T \|z\|^2`.
+        """
+        if normals.ndim != 3 or normals.shape[1:] != (2, self.mode_count):
+            raise ValueError(
+                f"Diffeomorphism.whitened_field: normals must be [count, 2, {self.mode_count}], "
+                f"got {list(normals.shape)}."
+            )
+        count, side = len(normals), math.floor(self.cut)
+        size = self._temperature("whitened_field", temperature, count).to(normals).sqrt().reshape(-1, 1, 1)
+        places, squares = mode_places(float(self.cut), self.modes)
+        weighted = normals * (size * squares.rsqrt().to(normals))
+        dense = normals.new_zeros(count, 2, side * side).index_copy(2, places.to(normals.device), weighted)
+        cu, cv = dense.reshape(count, 2, side, side).unbind(1)
+        return Field(cu, cv, self.size, self.grid)
+
+    def field(self, cu: Tensor, cv: Tensor) -> Field:
+        """The fields with given coefficients ``[count, c, c]`` (or ``[c, c]``, for one), index ``[i - 1, j - 1]``.
+
+        i is the frequency along u. Coefficients of modes beyond the cut-off are left out.
+        """
+        both = [torch.as_tensor(c) for c in (cu, cv)]
+        side = math.floor(self.cut)
+        for name, c in zip(("cu", "cv"), both, strict=True):
+            if c.ndim not in (2, 3) or c.shape[-2:] != (side, side):
+                raise ValueError(
+                    f"Diffeomorphism.field: {name} must be [count, {side}, {side}] at cut {self.cut}, "
+                    f"got {list(c.shape)}. Index [i - 1, j - 1], i the frequency along u."
+                )
+            if not bool(torch.isfinite(c).all()):
+                raise ValueError(f"Diffeomorphism.field: {name} must be finite, got NaN or infinity among them.")
+        if both[0].shape != both[1].shape:
+            got = f"{list(both[0].shape)} and {list(both[1].shape)}"
+            raise ValueError(f"Diffeomorphism.field: cu and cv must have one shape, got {got}.")
+        dtype = torch.promote_types(both[0].dtype, both[1].dtype)
+        dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+        keep = mode_mask(float(self.cut), self.modes).to(both[0].device)
+        u, v = (torch.where(keep, c.to(dtype), 0).reshape(-1, side, side) for c in both)
+        return Field(u, v, self.size, self.grid)
+
+    def sample_bijective(
+        self,
+        count: int,
+        temperature: float,
+        *,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        max_tries: int = 1000,
+    ) -> Accepted:
+        """``count`` fields out of the ensemble conditioned on being diffeomorphisms, by rejection.
+
+        They are the first ones of :meth:`sample`'s sequence that do not fold, whatever the batch size (a generator on
+        the CPU is left right behind the last one used). More than ``max_tries`` proposals per field are an error:
+        conditioning so rare an event gives fields unlike the ensemble's.
+        """
+        source = torch.default_generator if generator is None else generator
+        found: list[Field] = []
+        tried, have = 0, 0
+        while have < count:
+            block = min(max(16, 2 * (count - have)), 1024)
+            before = source.get_state()
+            proposed = self.sample(block, temperature, generator=source, dtype=dtype, device=device)
+            good = proposed.bijective().nonzero()[:, 0]
+            if len(good) >= count - have:
+                good = good[: count - have]
+                block = int(good[-1]) + 1
+                source.set_state(before)
+                normals(block, 2 * self.mode_count, source)
+            tried += block
+            have += len(good)
+            found.append(proposed[good])
+            if have < count and tried >= max_tries * count:
+                raise ValueError(
+                    f"Diffeomorphism.sample_bijective: temperature must let fields be bijective, got {temperature} "
+                    f"with {have} of {tried} proposals. Lower it: half are at {self.temperature_range()[1]:.3g}."
+                )
+        cu, cv = (torch.cat([part[k] for part in [(f.cu, f.cv) for f in found]]) for k in (0, 1))
+        return Accepted(Field(cu, cv, self.size, self.grid), count / tried, tried)
+
+    def delta(self, temperature: float | Tensor, *, at: Place = "centre", asymptotic: bool = False) -> float | Tensor:
+        r"""δ, the RMS displacement in pixels at ``temperature``; a number gives a number, a tensor a tensor.
+
+        ``at`` the ``centre`` of the image (the paper's δ) or its root mean square over all pixels (``average``): exact
+        sums at finite c (see the class). ``asymptotic`` gives eq. 3, :math:`\delta^2 = \frac{\pi}{4} n^2 T \ln c`,
+        which is off by up to 27 % at the cut-offs in use. RMS of the vector's length: its mean is 0.886 δ.
+        """
+        value = self._temperature("delta", temperature)
+        found = (value * self._square_per_temperature(at, asymptotic, "delta")).sqrt()
+        return found if isinstance(temperature, Tensor) else float(found)
+
+    def temperature(self, delta: float | Tensor, *, at: Place = "centre", asymptotic: bool = False) -> float | Tensor:
+        """The temperature at which the RMS displacement is ``delta`` pixels: the inverse of :meth:`delta`."""
+        value = torch.as_tensor(delta, dtype=None if isinstance(delta, Tensor) else torch.float64)
+        if not bool((torch.isfinite(value) & (value >= 0)).all()):
+            raise ValueError(f"Diffeomorphism.temperature: delta must be finite and at least 0, got {delta}.")
+        found = value**2 / self._square_per_temperature(at, asymptotic, "temperature")
+        return found if isinstance(delta, Tensor) else float(found)
+
+    def rms_displacement(self, temperature: float) -> Tensor:
+        """The exact RMS displacement of every pixel, in pixels, float64 ``[h, w]``; zero on the frame."""
+        mean = float(self._temperature("rms_displacement", temperature)) * self._mean_square()
+        return ((self.size[0] ** 2 + self.size[1] ** 2) * mean).sqrt()
+
+    def mean_gradient_norm(self, temperature: float) -> float:
+        r"""The ensemble's mean of :meth:`Field.gradient_norm`: :math:`\frac{\pi^2}{2} T M`, exactly."""
+        return math.pi**2 / 2 * float(self._temperature("mean_gradient_norm", temperature)) * self.mode_count
+
+    def temperature_range(self, *, samples: int = 512, seed: int = 0) -> tuple[float, float]:
+        """The temperatures between which fields matter and are diffeomorphisms: (δ = ½, half of them bijective).
+
+        The first is exact; the second is the median critical temperature of ``samples`` fields
+        (:func:`half_temperature` gives its interval). The second can be the smaller one: then no temperature does both.
+        """
+        from lisse.maths.diffeomorphism.phase import half_temperature
+
+        half = half_temperature(self.cut, modes=self.modes, samples=samples, seed=seed)
+        return float(self.temperature(0.5)), float(half.value)
+
+    def _mean_square(self) -> Tensor:
+        """E τ_u² at temperature 1 at each pixel ``[h, w]``."""
+        side = math.floor(self.cut)
+        weights = torch.zeros(side * side, dtype=torch.float64)
+        places, squares = mode_places(float(self.cut), self.modes)
+        weights[places] = 1 / squares
+        h, w = self.size
+        across, down = (sines(n, side, self.grid, torch.float64, torch.device("cpu")) ** 2 for n in (w, h))
+        return down @ weights.reshape(side, side).T @ across.T
+
+    def _square_per_temperature(self, at: str, asymptotic: bool, where: str) -> float:
+        """δ²/T."""
+        scale = self.size[0] ** 2 + self.size[1] ** 2
+        if at not in ("centre", "average"):
+            raise ValueError(f"Diffeomorphism.{where}: at must be centre or average, got {at!r}.")
+        if asymptotic:
+            if self.cut <= 1:
+                raise ValueError(
+                    f"Diffeomorphism.{where}: cut must be above 1 for the asymptotic form, got {self.cut}: ln c is 0."
+                )
+            return math.pi / 8 * scale * math.log(self.cut)
+        if at == "average":
+            return scale * float(self._mean_square().mean())
+        places, squares = mode_places(float(self.cut), self.modes)
+        side = math.floor(self.cut)
+        odd = ((places // side + 1) % 2 == 1) & ((places % side + 1) % 2 == 1)
+        return scale * float((1 / squares[odd]).sum())
+
+    def _temperature(self, where: str, temperature: float | Tensor, count: int | None = None) -> Tensor:
+        value = torch.as_tensor(temperature, dtype=None if isinstance(temperature, Tensor) else torch.float64)
+        if not bool((torch.isfinite(value) & (value >= 0)).all()):
+            raise ValueError(f"Diffeomorphism.{where}: temperature must be finite and at least 0, got {temperature}.")
+        if count is not None and value.ndim and value.shape != (count,):
+            raise ValueError(
+                f"Diffeomorphism.{where}: temperature must be a number or one per field [{count}], "
+                f"got shape {list(value.shape)}."
+            )
+        return value

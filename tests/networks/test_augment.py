@@ -1,0 +1,156 @@
+"""The augmentation: same deformations as the ensemble's, per sample, any kind of image, ranges and probabilities."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from lisse.maths.diffeomorphism import Diffeomorphism, deform
+from lisse.maths.diffeomorphism.modes import normals
+from lisse.networks.augment import MaxEntropyDiffeo
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(n: int = 4, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    drawn = torch.rand(n, 3, 16, 12, generator=generator(1))
+    return (drawn * 255).to(dtype) if dtype == torch.uint8 else drawn.to(dtype)
+
+
+def test_it_is_the_ensembles_deformation():
+    ensemble = Diffeomorphism((16, 12), 3)
+    z = normals(4, 2 * ensemble.mode_count + 2, generator())[:, :-2].reshape(4, 2, -1)
+    expected = deform(images(), ensemble.whitened_field(z, ensemble.temperature(1.5)))
+    torch.testing.assert_close(MaxEntropyDiffeo(3, 1.5, generator=generator())(images()), expected)
+    by_heat = MaxEntropyDiffeo(3, temperature=float(ensemble.temperature(1.5)), generator=generator())
+    torch.testing.assert_close(by_heat(images()), expected)
+
+
+def test_every_option_changes_the_result():
+    base = MaxEntropyDiffeo(3, 1.0, generator=generator())(images())
+    others = [
+        MaxEntropyDiffeo(4, 1.0, generator=generator()),
+        MaxEntropyDiffeo(3, 1.1, generator=generator()),
+        MaxEntropyDiffeo(3, (1.0, 1.2), generator=generator()),
+        MaxEntropyDiffeo(3, 1.0, p=0.0, generator=generator()),
+        MaxEntropyDiffeo(3, 1.0, interpolation="bicubic", generator=generator()),
+        MaxEntropyDiffeo(3, 1.0, modes="code", generator=generator()),
+        MaxEntropyDiffeo(3, 1.0, grid="linspace", generator=generator()),
+        MaxEntropyDiffeo(3, 1.0, generator=generator(9)),
+    ]
+    for other in others:
+        assert not torch.allclose(other(images()), base)
+
+
+def test_each_image_has_its_own_field_whatever_the_batch():
+    same = images(1).expand(6, -1, -1, -1)
+    for options in ({}, {"p": 0.5}, {"delta": (0.5, 1.5)}):
+        options = {"delta": 1.0, **options}
+        whole = MaxEntropyDiffeo(3, generator=generator(), **options)(same)
+        parts = MaxEntropyDiffeo(3, generator=generator(), **options)
+        torch.testing.assert_close(torch.cat([parts(same[:2]), parts(same[2:])]), whole)
+        alone = MaxEntropyDiffeo(3, generator=generator(), **options)
+        torch.testing.assert_close(torch.stack([alone(one) for one in same]), whole)
+    assert len({float(image.sum()) for image in MaxEntropyDiffeo(3, 1.0, generator=generator())(same)}) == 6
+
+
+def test_the_share_of_deformed_images_is_p():
+    x = torch.rand(1, 1, 8, 8, generator=generator()).expand(2000, -1, -1, -1)
+    for interpolation in ("bilinear", "gaussian"):
+        moved = MaxEntropyDiffeo(2, 1.0, p=0.3, interpolation=interpolation, generator=generator(2))(x)
+        share = float((moved != x).flatten(1).any(1).double().mean())
+        assert abs(share - 0.3) < 4 * (0.3 * 0.7 / 2000) ** 0.5
+    assert torch.equal(MaxEntropyDiffeo(2, 1.0, p=0.0)(x), x)
+    assert (MaxEntropyDiffeo(2, 1.0, p=1.0)(x) != x).flatten(1).any(1).all()
+
+
+@pytest.mark.parametrize("kind", ["delta", "temperature"])
+def test_a_range_is_drawn_uniformly_in_displacement(kind):
+    # An image with slope 1 along columns moves by the displacement: its RMS at the centre is that of δ over the range.
+    n, low, high = 4000, 0.2, 0.8
+    ensemble = Diffeomorphism((17, 17), 2)
+    given = (low, high) if kind == "delta" else tuple(ensemble.temperature(d) for d in (low, high))
+    x = torch.arange(17.0).expand(n, 1, 17, 17)
+    square = (MaxEntropyDiffeo(2, generator=generator(3), **{kind: given})(x) - x)[:, 0, 8, 8] ** 2
+    expected = (high**3 - low**3) / (3 * (high - low)) / 2  # E δ², half of it along columns
+    assert abs(float(square.mean()) - expected) < 4 * float(square.std()) / n**0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32, torch.float64])
+def test_tensors_keep_their_kind(dtype):
+    for x in (images(dtype=dtype), images(dtype=dtype)[0]):
+        moved = MaxEntropyDiffeo(3, 1.0, generator=generator())(x)
+        assert (moved.dtype, moved.shape) == (dtype, x.shape)
+        assert not torch.equal(moved, x)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
+def test_pil_images_give_pil_images(mode):
+    picture = Image.fromarray(images(1, torch.uint8)[0].permute(1, 2, 0).numpy()).convert(mode)
+    moved = MaxEntropyDiffeo(3, 1.0, generator=generator())(picture)
+    assert (moved.mode, moved.size) == (mode, picture.size)
+    array = np.array(picture)
+    tensor = torch.from_numpy(array)[None] if array.ndim == 2 else torch.from_numpy(array).permute(2, 0, 1)
+    expected = MaxEntropyDiffeo(3, 1.0, generator=generator())(tensor)
+    np.testing.assert_array_equal(np.array(moved), expected[0] if mode == "L" else expected.permute(1, 2, 0))
+
+
+def test_in_a_pipeline():
+    x = images(2)
+    network = nn.Sequential(MaxEntropyDiffeo(3, 1.0, generator=generator()), nn.Flatten())
+    assert network(x).shape == (2, 576)
+    moved, label = MaxEntropyDiffeo(3, 1.0)(x, torch.tensor([1, 2]))
+    assert moved.shape == x.shape
+    assert label.tolist() == [1, 2]
+    assert "cut=3, delta=(1.0, 1.0), p=1.0" in repr(MaxEntropyDiffeo(3, 1.0))
+    assert not list(MaxEntropyDiffeo(3, 1.0).parameters())
+
+
+def test_gradients_flow_through_images():
+    x = images().requires_grad_()
+    MaxEntropyDiffeo(3, 1.0)(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+def test_it_warns_once_where_most_fields_fold():
+    x = torch.rand(2, 1, 28, 28)
+    transform = MaxEntropyDiffeo(15, 1.0)
+    with pytest.warns(
+        UserWarning, match=r"MaxEntropyDiffeo: (9\d|100)% of the fields at cut 15, δ = 1 px on 28 × 28 pixels"
+    ):
+        transform(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        transform(x)
+        MaxEntropyDiffeo(3, 1.0)(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: MaxEntropyDiffeo(1, 1.0), ValueError, "cut must be at least √2"),
+        (lambda: MaxEntropyDiffeo(3), ValueError, "delta must be given, or temperature instead"),
+        (lambda: MaxEntropyDiffeo(3, 1.0, temperature=1.0), ValueError, "delta must be given, or temperature"),
+        (lambda: MaxEntropyDiffeo(3, -1.0), ValueError, "delta must be a number of at least 0 or a range"),
+        (lambda: MaxEntropyDiffeo(3, (2.0, 1.0)), ValueError, "delta must be a number"),
+        (lambda: MaxEntropyDiffeo(3, temperature=math.nan), ValueError, "temperature must be a number"),
+        (lambda: MaxEntropyDiffeo(3, 1.0, p=1.5), ValueError, r"p must lie in \[0, 1\]"),
+        (lambda: MaxEntropyDiffeo(3, 1.0, interpolation="area"), ValueError, "interpolation must be one of"),
+        (lambda: MaxEntropyDiffeo(3, 1.0)(torch.ones(4, 4)), ValueError, r"image must be \[c, h, w\]"),
+        (lambda: MaxEntropyDiffeo(3, 1.0)(np.ones((3, 4, 4))), TypeError, "must be a tensor or a PIL image"),
+        (lambda: MaxEntropyDiffeo(3, 1.0)(Image.new("P", (4, 4))), ValueError, "channels of 8 bits, got mode 'P'"),
+        (lambda: MaxEntropyDiffeo(3, 1.0)(torch.ones(1, 1, 1, 4)), ValueError, "at least 2 pixels"),
+    ],
+)
+def test_bad_input(make, error, match):
+    with pytest.raises(error, match=match):
+        make()
