@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from lisse.models import load_model
     from lisse.profile import Part, Profile, Quantity, Row
     from lisse.recording import Recording, record
-    from lisse.run import Instrument, Run, measure
+    from lisse.run import Instrument, Run, Watch, load_profiles, measure
     from lisse.taps import Tap
+    from lisse.training import Recipe, Training, train
 
 _WHERE = {
     "Dataset": "lisse.data",
@@ -39,10 +40,27 @@ _WHERE = {
     "record": "lisse.recording",
     "Instrument": "lisse.run",
     "Run": "lisse.run",
+    "Watch": "lisse.run",
+    "load_profiles": "lisse.run",
     "measure": "lisse.run",
     "Tap": "lisse.taps",
+    "Recipe": "lisse.training",
+    "Training": "lisse.training",
+    "train": "lisse.training",
 }
-_PACKAGES = ("instruments", "maths", "networks", "taps", "data", "models", "profile", "progress", "recording", "run")
+_PACKAGES = (
+    "instruments",
+    "maths",
+    "networks",
+    "taps",
+    "data",
+    "models",
+    "profile",
+    "progress",
+    "recording",
+    "run",
+    "training",
+)
 
 __all__ = [
     "Dataset",
@@ -50,19 +68,24 @@ __all__ = [
     "Part",
     "Profile",
     "Quantity",
+    "Recipe",
     "Recording",
     "Row",
     "Run",
     "Tap",
+    "Training",
+    "Watch",
     "as_dataset",
     "instruments",
     "load_data",
     "load_model",
+    "load_profiles",
     "maths",
     "measure",
     "networks",
     "record",
     "taps",
+    "train",
 ]
 
 

@@ -57,8 +57,8 @@ def test_version(lisse: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["demoo"], 2, r"no command 'demoo'\. Did you mean demo\? See lisse --help\."),
-        (["zzz"], 2, r"no command 'zzz'\. There are demo, measure, layers"),
+        (["demoo"], 2, r"no command 'demoo'\. Did you mean demo or deform\? See lisse --help\."),
+        (["zzz"], 2, r"no command 'zzz'\. There are demo, train, measure"),
         (["layers"], 2, r"Missing argument 'MODEL'\. See lisse layers --help\."),
         (["layers", MODEL, "--no-such"], 2, r"No such option.*--no-such"),
         (["layers", "zoo:nope"], 2, r"nope"),

@@ -2,8 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CropFlip:
+    """Pad by ``padding`` zeros, cut back at a random place, mirror half of the images: in three parts.
+
+    Padding is done once for a whole data set, the draws once for many batches, and the cut is one gather per batch,
+    so that nothing waits for the host while a GPU works. :func:`crop_flip` does all three at once.
+    """
+
+    padding: int = 4
+    flip: bool = True
+
+    def padded(self, images: Tensor) -> Tensor:
+        """Images ``[n, c, h, w]`` with their frame of zeros, channels last in memory: ``[n, h + 2p, w + 2p, c]``."""
+        n, c, h, w = images.shape
+        p = self.padding
+        framed = images.new_zeros(n, h + 2 * p, w + 2 * p, c)
+        framed[:, p : p + h, p : p + w] = images.permute(0, 2, 3, 1)
+        return framed
+
+    def draws(self, n: int, *, generator: torch.Generator | None = None, device: torch.device | None = None) -> Tensor:
+        """For ``n`` images, row and column of the cut and whether to mirror: integers ``[3, n]``."""
+        where = generator.device if generator is not None else device
+        shift = torch.randint(0, 2 * self.padding + 1, (2, n), generator=generator, device=where)
+        turned = torch.randint(0, 2, (n,), generator=generator, device=where)
+        return torch.cat([shift, (turned * self.flip)[None]])
+
+    def cut(self, padded: Tensor, samples: Tensor, draws: Tensor) -> Tensor:
+        """Images ``samples`` ``[m]`` of ``padded``, cut by ``draws`` ``[3, m]``: ``[m, c, h, w]``, channels last."""
+        _, tall, wide, c = padded.shape
+        h, w = tall - 2 * self.padding, wide - 2 * self.padding
+        rows = (samples * tall + draws[0])[:, None] + torch.arange(h, device=padded.device)  # [m, h]
+        columns = torch.arange(w, device=padded.device)
+        columns = draws[1][:, None] + torch.where(draws[2][:, None].bool(), w - 1 - columns, columns)  # [m, w]
+        pixels = rows[:, :, None] * wide + columns[:, None, :]  # [m, h, w]
+        found = padded.reshape(-1, c).index_select(0, pixels.reshape(-1))
+        return found.view(len(samples), h, w, c).permute(0, 3, 1, 2)
 
 
 def crop_flip(
@@ -23,14 +63,7 @@ def crop_flip(
         raise ValueError(
             f"crop_flip: padding must be an integer of at least 0, got {padding!r}. 4 is usual for 32 × 32."
         )
-    n, _, h, w = images.shape
-    source = generator.device if generator is not None else images.device
-    shift = torch.randint(0, 2 * padding + 1, (2, n), generator=generator, device=source).to(images.device)
-    turned = torch.randint(0, 2, (n,), generator=generator, device=source).to(images.device).bool() & flip
-    padded = torch.nn.functional.pad(images, (padding,) * 4)
-    rows = shift[0][:, None] + torch.arange(h, device=images.device)  # [n, h]
-    columns = torch.arange(w, device=images.device).expand(n, w)
-    columns = shift[1][:, None] + torch.where(turned[:, None], w - 1 - columns, columns)
-    samples = torch.arange(n, device=images.device)[:, None, None]
-    # Advanced indices around the channel slice put it last: [n, h, w, c].
-    return padded[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+    augmentation = CropFlip(padding, flip)
+    draws = augmentation.draws(len(images), generator=generator, device=images.device).to(images.device)
+    samples = torch.arange(len(images), device=images.device)
+    return augmentation.cut(augmentation.padded(images), samples, draws).contiguous()

@@ -6,7 +6,9 @@ the standard deviation that its weights were trained with are part of the module
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import os
 import warnings
 import weakref
 from collections.abc import MutableMapping, Sequence
@@ -52,6 +54,30 @@ class ModelCard:
     std: tuple[float, ...] | None = None
     classes: int | None = None
     tokenizer: Any = None
+
+    # A training knows no models, only that a card can do these three.
+
+    def save(self, model: nn.Module, path: str | os.PathLike[str]) -> None:
+        """Write ``model`` as a checkpoint: :func:`lisse.models.save_checkpoint`."""
+        from lisse.models.checkpoints import save_checkpoint
+
+        save_checkpoint(model, path)
+
+    def load(self, model: nn.Module, path: str | os.PathLike[str]) -> None:
+        """Copy the weights of a checkpoint into ``model``: :func:`lisse.models.load_weights`."""
+        from lisse.models.weights import load_weights, read_weights
+
+        load_weights(model, read_weights(path), source=str(path))
+
+    def with_classes(self, classes: int) -> ModelCard:
+        """The card of the same network with another number of classes."""
+        from lisse.models.specs import Spec, parse
+
+        architecture = self.architecture
+        if architecture.startswith("zoo:"):
+            spec = parse(architecture)
+            architecture = Spec(spec.hub, spec.name, {**spec.options, "classes": classes}).without()
+        return dataclasses.replace(self, classes=classes, architecture=architecture)
 
 
 class Normalised(nn.Module):

@@ -7,5 +7,6 @@ except ImportError as error:
 
 from lisse.reporting.depth import depth_figure, overview_figure
 from lisse.reporting.figure import save_figure
+from lisse.reporting.time import time_figure, time_heatmap, time_overview_figure
 
-__all__ = ["depth_figure", "overview_figure", "save_figure"]
+__all__ = ["depth_figure", "overview_figure", "save_figure", "time_figure", "time_heatmap", "time_overview_figure"]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from lisse.profile import Profile, Quantity, Value
-from lisse.reporting.figure import GREY, INK, PALETTE, panels, plain_text
-from lisse.reporting.series import Series, collect, described, drawable, legend_names, several
+from lisse.reporting.figure import INK, PALETTE, panels, plain_text
+from lisse.reporting.marks import (
+    axis_label,
+    draw_line,
+    foot,
+    handle,
+    is_log,
+    kinds_legend,
+    left_out,
+    log_axis,
+    put_legend,
+    said,
+)
+from lisse.reporting.series import Series, collect, described, legend_names, several
 
-MARKERS = {"exact": "s", "estimate": "o", "lower": "^", "upper": "v", "heuristic": "D"}
-MEANING = {
-    "exact": "exact for this sample",
-    "estimate": "estimate",
-    "lower": "lower bound: the true value is at least this",
-    "upper": "upper bound: the true value is at most this",
-    "heuristic": "heuristic: no guarantee",
-}
 MOST_NAMES = 30
 MOST_PANELS = 24
 
@@ -50,7 +52,7 @@ def depth_figure(
     keys = ats if by_at else legend_names(given)
     colours = {key: PALETTE[place % len(PALETTE)] for place, key in enumerate(keys)}
     handles = _legend(lines, colours, by_at)
-    says = meaning.says + (f" Here: {_said(where)}." if where else "") + _left_out(lines, meaning)
+    says = meaning.says + (f" Here: {said(where)}." if where else "") + left_out(lines, meaning)
     figure, axes = panels(
         len(groups),
         columns=3,
@@ -58,17 +60,17 @@ def depth_figure(
         height=3.7 if len(groups) == 1 else 2.9,
         title=_title(meaning, models),
         says=says,
-        foot=_foot(len(handles), 2),
+        foot=foot(len(handles), 2),
         share=True,
     )
     for place, (ax, (at, some)) in enumerate(zip(axes, groups, strict=True)):
         _draw(ax, some, meaning, colours, by_at)
         _label_depth(ax, some, short=len(groups) > 1)
         if place % 3 == 0:
-            plain_text(ax.set_ylabel(_axis(meaning), size=10, color=INK))
+            plain_text(ax.set_ylabel(axis_label(meaning), size=10, color=INK))
         if at:
             plain_text(ax.set_title(at, loc="left", size=10, color=INK))
-    _put_legend(figure, handles, 2)
+    put_legend(figure, handles, 2)
     return figure
 
 
@@ -97,15 +99,15 @@ def overview_figure(profiles: Profile | Iterable[Profile]) -> Figure:
     shown, rest = panel[:MOST_PANELS], panel[MOST_PANELS:]
     handles = _legend([line for _, _, lines in shown for line in lines], colours, False)
     more = f" Not shown: {', '.join(dict.fromkeys(meaning.name for meaning, _, _ in rest))}." if rest else ""
-    left_out = "".join(dict.fromkeys(_left_out(lines, meaning, named=True) for meaning, _, lines in shown))
+    missing = "".join(dict.fromkeys(left_out(lines, meaning, named=True) for meaning, _, lines in shown))
     figure, axes = panels(
         len(shown),
         columns=2 if len(shown) in (2, 4) else 3,
         width=4.6,
         height=3.0,
         title=", ".join(models) if len(models) <= 3 else f"{len(models)} models",
-        says="Each quantity along depth, from the input on the left to the output on the right." + more + left_out,
-        foot=_foot(len(handles), 2),
+        says="Each quantity along depth, from the input on the left to the output on the right." + more + missing,
+        foot=foot(len(handles), 2),
     )
     for ax, (meaning, at, lines) in zip(axes, shown, strict=True):
         ats = list(dict.fromkeys(line.at for line in lines))
@@ -113,47 +115,24 @@ def overview_figure(profiles: Profile | Iterable[Profile]) -> Figure:
         keys = {key: PALETTE[place % len(PALETTE)] for place, key in enumerate(ats)} if by_at else colours
         _draw(ax, lines, meaning, keys, by_at)
         _label_depth(ax, lines, short=True)
-        plain_text(ax.set_title(" · ".join(filter(None, (_axis(meaning), at))), loc="left", size=10, color=INK))
+        plain_text(ax.set_title(" · ".join(filter(None, (axis_label(meaning), at))), loc="left", size=10, color=INK))
         if by_at:
-            inner = [_handle(key, colour) for key, colour in keys.items()]
+            inner = [handle(key, colour) for key, colour in keys.items()]
             legend = ax.legend(handles=inner, fontsize=7.5, frameon=False, ncols=1 + len(inner) // 4)
             for text in legend.get_texts():
                 plain_text(text)
-    _put_legend(figure, handles, 2)
+    put_legend(figure, handles, 2)
     return figure
 
 
 def _draw(ax: Axes, lines: Sequence[Series], meaning: Quantity, colours: Mapping[str, str], by_at: bool) -> None:
-    log = _log(lines, meaning)
+    log = is_log(lines, meaning)
     if log:
-        ax.set_yscale("log", nonpositive="clip")
-        _label_log(ax, [row.value for line in lines for row in line.rows if drawable(row.value, True)])
+        log_axis(ax, lines)
     for line in lines:
-        colour = colours[line.at if by_at else line.model]
-        depth, values = line.depth, line.values(log)
-        low, high = line.band(log)
-        style = "--" if line.kind == "heuristic" else "-"
-        label = _visible(" ".join(filter(None, (line.model, line.at, line.kind))))
-        marker, size = MARKERS[line.kind], 5 if len(depth) <= 40 else 3
-        ax.plot(depth, values, style, color=colour, marker=marker, ms=size, lw=1.6, mec="white", mew=0.5, label=label)
-        ends = [place for place, end in enumerate(high) if not math.isnan(end)]
-        if len(ends) == len(depth) and len(depth) > 1:
-            ax.fill_between(depth, low, high, color=colour, alpha=0.18, linewidth=0)
-        elif ends:
-            at, bottom, top = zip(*((depth[place], low[place], high[place]) for place in ends), strict=True)
-            ax.vlines(at, bottom, top, color=colour, linewidth=1.4, alpha=0.7)
+        label = " ".join(filter(None, (line.model, line.at, line.kind)))
+        draw_line(ax, line.depth, line, colours[line.at if by_at else line.model], log=log, label=label)
     ax.set_xlim(-0.04, 1.04)
-
-
-def _label_log(ax: Axes, values: Sequence[float]) -> None:
-    """Plain numbers, and enough of them, also where a logarithmic axis spans less than a decade."""
-    decades = math.log10(max(values)) - math.log10(min(values))
-    if decades < 0.7:
-        ax.yaxis.set_major_locator(MaxNLocator(6))
-    elif decades < 3:
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _label_depth(ax: Axes, lines: Sequence[Series], *, short: bool) -> None:
@@ -181,71 +160,13 @@ def _shared(lines: Sequence[Series]) -> bool:
 def _legend(lines: Sequence[Series], colours: Mapping[str, str], by_at: bool) -> list[Line2D]:
     """An entry per colour, when there is more than one, then one per kind of number that is drawn."""
     used = list(dict.fromkeys(line.at if by_at else line.model for line in lines))
-    handles = [_handle(key or "(no coordinates)", colours[key]) for key in used if len(used) > 1]
-    for kind in MARKERS:
-        these = [line for line in lines if line.kind == kind]
-        if these:
-            interval = any(row.low is not None for line in these for row in line.rows) and kind != "exact"
-            text = MEANING[kind] + (", with its interval over samples" if interval else "")
-            style = "--" if kind == "heuristic" else "-"
-            handles.append(Line2D([], [], color=GREY, marker=MARKERS[kind], linestyle=style, ms=5, lw=1.2, label=text))
-    return handles
-
-
-def _handle(text: str, colour: str) -> Line2D:
-    return Line2D([], [], color=colour, lw=3, label=_visible(text))
-
-
-def _put_legend(figure: Figure, handles: list[Line2D], columns: int) -> None:
-    if handles:
-        legend = figure.legend(
-            handles=handles,
-            loc="lower left",
-            bbox_to_anchor=(0.0, 0.0),
-            ncols=columns,
-            handlelength=2.8,
-            frameon=False,
-            fontsize=8.5,
-            labelcolor=INK,
-        )
-        for text in legend.get_texts():
-            plain_text(text)
-
-
-def _foot(entries: int, columns: int) -> float:
-    return 0.15 + 0.2 * -(-entries // columns)
-
-
-def _log(lines: Sequence[Series], meaning: Quantity) -> bool:
-    return meaning.scale == "log" and any(drawable(row.value, True) for line in lines for row in line.rows)
-
-
-def _left_out(lines: Sequence[Series], meaning: Quantity, *, named: bool = False) -> str:
-    log = _log(lines, meaning)
-    missing = sum(not drawable(row.value, log) for line in lines for row in line.rows)
-    if not missing:
-        return ""
-    what = "not finite or not positive" if log else "not finite"
-    of = f" of {meaning.name}" if named else ""
-    return f" {missing} value{'s' if missing > 1 else ''}{of} left out: {what}."
+    handles = [handle(key or "(no coordinates)", colours[key]) for key in used if len(used) > 1]
+    return handles + kinds_legend(lines)
 
 
 def _title(meaning: Quantity, models: Sequence[str]) -> str:
     return meaning.label + (f": {models[0]}" if len(models) == 1 else "")
 
 
-def _axis(meaning: Quantity) -> str:
-    return meaning.label + (f" [{meaning.unit}]" if meaning.unit else "")
-
-
-def _said(where: Mapping[str, Value]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in where.items())
-
-
 def _cut(name: str, most: int) -> str:
     return name if len(name) <= most else "…" + name[-(most - 1) :]
-
-
-def _visible(text: str) -> str:
-    """Matplotlib leaves labels that begin with an underscore out of its legends; a zero-width space before it helps."""
-    return "\u200b" + text if text.startswith("_") else text

@@ -2,5 +2,7 @@
 
 from lisse.run.instrument import Instrument, measure
 from lisse.run.run import Run
+from lisse.run.sequence import load_profiles
+from lisse.run.watch import Watch
 
-__all__ = ["Instrument", "Run", "measure"]
+__all__ = ["Instrument", "Run", "Watch", "load_profiles", "measure"]

@@ -105,40 +105,57 @@ class Run:
         return Recording(self._pass, self.take(n))
 
     def views(
-        self, n: int | None, make: Views, reduce: Reduce, *, layers: Sequence[str] | None = None
+        self,
+        n: int | None,
+        make: Views,
+        reduce: Reduce,
+        *,
+        layers: Sequence[str] | None = None,
+        start: int = 0,
+        reference: Callable[[Batch], Any] | None = None,
+        look: Callable[[Tap, Tensor, int], None] | None = None,
     ) -> dict[str, dict[str, Tensor]]:
-        """Stream altered views of the samples against the clean pass: ``result[view][layer]`` ``[n, …]``.
+        """Stream altered views of the samples against the clean pass: ``result[view][layer]`` ``[n - start, …]``.
 
         ``make(batch)`` gives the views of a batch, by name: a mapping, or an iterable of pairs when they should not
         all exist at once. ``reduce(tap, clean, view)`` turns a layer's clean and altered activations ``[b, …]`` into a
-        few numbers per sample inside the tap; only those are kept, and one batch of clean activations.
+        few numbers per sample inside the tap; only those are kept, and one batch of clean activations. Samples before
+        ``start`` are left out. ``reference(batch)`` gives what is fed as the clean pass, where that is not the batch
+        itself; ``look(tap, clean, start of the batch)`` sees the clean activations.
         """
         taps = self.taps if layers is None else [tap for tap in self.taps if tap.name in set(layers)]
         kept: dict[str, dict[str, list[Tensor]]] = {}
         clean: dict[str, Tensor] = {}
         view: str | None = None
+        place = start
 
         def on(tap: Tap, activation: Tensor) -> None:
             if view is None:
-                clean[tap.name] = activation.clone()
+                held = clean.get(tap.name)
+                # Memory that was touched before is much faster to write to than fresh memory.
+                if held is not None and held.shape == activation.shape and held.dtype == activation.dtype:
+                    held.copy_(activation)
+                else:
+                    clean[tap.name] = activation.clone()
+                if look is not None:
+                    look(tap, clean[tap.name], place)
             else:
                 kept.setdefault(view, {}).setdefault(tap.name, []).append(
                     reduce(tap, clean[tap.name], activation).cpu()
                 )
 
-        total, done = self.take(n), 0
+        total = self.take(n)
         with ExitStack() as stack:
             stack.enter_context(still(self.model, statistics=self.statistics, seed=self.seed))
             stack.enter_context(tapped(self.model, taps, on))
-            for batch in self.batches(n):
-                view = None
-                self._forward(batch.inputs, batch.start)
+            for batch in self.batches(n, start=start):
+                view, place = None, batch.start
+                self._forward(batch.inputs if reference is None else reference(batch), batch.start)
                 made = make(batch)
                 for name, inputs in made.items() if isinstance(made, Mapping) else made:
                     view = name
                     self._forward(inputs, batch.start)
-                done = batch.start + len(next(iter(clean.values())))
-                self.tell("views", done, total, "samples")
+                self.tell("views", batch.start + len(next(iter(clean.values()))), total, "samples")
         return {name: {layer: torch.cat(rows) for layer, rows in by.items()} for name, by in kept.items()}
 
     def _forward(self, inputs: Any, start: int) -> Any:

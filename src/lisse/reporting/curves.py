@@ -1,0 +1,165 @@
+"""The profiles of trainings sorted into curves: one per training, layer, coordinates and kind."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
+
+from lisse.profile import Profile, Row, Value
+from lisse.reporting.series import Series
+
+Time = Literal["epoch", "step"]
+TimeScale = Literal["linear", "log"]
+Training = Mapping[int, Profile] | Iterable[Profile]
+
+SAMPLED = 6  # layers that are shown of several trainings, where there are more and none are chosen
+
+
+@dataclass
+class Curve(Series):
+    """One line of the figure: the rows of one training, layer, kind and set of coordinates, in order of time."""
+
+    layer: str | None = None
+    place: float | None = None
+    time: list[float] = field(default_factory=list)
+
+
+def trainings_of(profiles: Any, function: str) -> dict[str, list[Profile]]:
+    """Trainings by name, each in order of its steps. A training alone has the name of its model."""
+    if isinstance(profiles, Mapping) and profiles and all(isinstance(key, str) for key in profiles):
+        return {name: _ordered(training, function) for name, training in profiles.items()}
+    ordered = _ordered(profiles, function)
+    return {ordered[0].name: ordered}
+
+
+def _ordered(training: Any, function: str) -> list[Profile]:
+    if isinstance(training, Profile):
+        given = [training]
+    else:
+        values = training.values() if isinstance(training, Mapping) else training
+        given = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+    if not given or not all(isinstance(profile, Profile) for profile in given):
+        kinds = sorted({type(profile).__name__ for profile in given}) or "none"
+        raise TypeError(
+            f"{function}: profiles must be Profiles by step (of a Watch), or several such by name, got {kinds}. "
+            "load_profiles reads a training's folder."
+        )
+    steps = [_moment(profile, "step") for profile in given]
+    if any(step is None for step in steps):
+        raise ValueError(
+            f"{function}: profiles must be of a training, got one of {given[steps.index(None)].name} without a step. "
+            "A Watch makes them."
+        )
+    if len(set(steps)) < len(steps):
+        raise ValueError(
+            f"{function}: profiles must be of different steps, got two of step {_twice(cast(list[float], steps)):g}. "
+            "Give several trainings by name: {'a': …, 'b': …}."
+        )
+    return [profile for _, profile in sorted(zip(steps, given, strict=True), key=lambda pair: cast(float, pair[0]))]
+
+
+def _twice(steps: list[float]) -> float:
+    return next(step for place, step in enumerate(steps) if step in steps[:place])
+
+
+def _moment(profile: Profile, time: Time) -> float | None:
+    training = profile.provenance.get("training")
+    value = training.get(time) if isinstance(training, Mapping) else None
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def all_profiles(trainings: Mapping[str, list[Profile]]) -> list[Profile]:
+    """Every profile of every training."""
+    return [profile for training in trainings.values() for profile in training]
+
+
+def time_of(trainings: Mapping[str, list[Profile]], time: Time | None, function: str) -> Time:
+    """The time to draw against: the one that was asked for, or epochs where every profile knows its own."""
+    epochs = all(_moment(profile, "epoch") is not None for profile in all_profiles(trainings))
+    if time is None:
+        return "epoch" if epochs else "step"
+    check_choice(function, "time", time, get_args(Time))
+    if time == "epoch" and not epochs:
+        raise ValueError(f"{function}: time must be 'step' for profiles without an epoch, got 'epoch'.")
+    return time
+
+
+def curves_of(
+    trainings: Mapping[str, list[Profile]], quantity: str, time: Time, *, where: Mapping[str, Value] | None,
+    layers: Sequence[str] | str | None, function: str,
+) -> list[Curve]:  # fmt: skip
+    """All lines of a quantity over time, from the input's layer to the output's; those without a layer come last."""
+    wanted = dict(where or {})
+    globs = None if layers is None else [layers] if isinstance(layers, str) else list(layers)
+    found: dict[tuple[Any, ...], Curve] = {}
+    rows = [
+        (name, _moment(profile, time), row)
+        for name, training in trainings.items()
+        for profile in training
+        for row in profile.rows
+        if row.quantity == quantity
+    ]
+    if not rows:
+        raise ValueError(f"{function}: quantity must have rows, got {quantity!r}, which has none. See its notes.")
+    matching = [item for item in rows if all(item[2].at.get(key) == value for key, value in wanted.items())]
+    if not matching:
+        there = sorted({row.where() or "(no coordinates)" for _, _, row in rows})
+        shown = "; ".join(there[:12]) + ("; …" if len(there) > 12 else "")
+        raise ValueError(f"{function}: where must match some rows of {quantity!r}, got {wanted}. There are: {shown}.")
+    names = list(dict.fromkeys(row.layer for _, _, row in matching if row.layer is not None))
+    for glob in globs or ():
+        if not any(_matches(name, glob) for name in names):
+            near = difflib.get_close_matches(glob, names, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{function}: layers must be among {', '.join(names) or '(none)'}, got {glob!r}.{hint}")
+    for name, moment, row in matching:
+        if globs is not None and not any(_matches(row.layer or "", glob) for glob in globs):
+            continue
+        rest = {key: value for key, value in row.at.items() if key not in wanted}
+        at = Row(row.quantity, row.value, row.kind, row.n, at=rest).where()
+        curve = found.setdefault((name, row.layer, at, row.kind), Curve(name, at, row.kind, layer=row.layer))
+        curve.place = row.depth
+        curve.rows.append(row)
+        curve.time.append(cast(float, moment))
+    order = {name: place for place, name in enumerate(names)}
+
+    def along(curve: Curve) -> tuple[float, int]:
+        return math.inf if curve.place is None else curve.place, order.get(curve.layer or "", -1)
+
+    return sorted(found.values(), key=along)
+
+
+def thinned_curves(curves: list[Curve]) -> tuple[list[Curve], str]:
+    """Curves of a few layers along depth, where there are many, and a sentence that says so."""
+    names = list(dict.fromkeys(curve.layer for curve in curves))
+    if len(names) <= SAMPLED:
+        return curves, ""
+    kept = {names[round(place * (len(names) - 1) / (SAMPLED - 1))] for place in range(SAMPLED)}
+    return [curve for curve in curves if curve.layer in kept], f" {SAMPLED} of {len(names)} layers along depth."
+
+
+def options_differ(trainings: Mapping[str, list[Profile]], quantity: str) -> str:
+    """A sentence where the measurement itself changed along the way, so that a step is not put down to the training."""
+    for training in trainings.values():
+        parts = [part for profile in training for part in profile.parts]
+        options = [part.options for part in parts if any(row.quantity == quantity for row in part.rows)]
+        if any(option != options[0] for option in options):
+            return " The instrument's options changed along the way."
+    return ""
+
+
+def _matches(name: str, glob: str) -> bool:
+    """As layers are chosen elsewhere: ``*`` stays within one part of a dotted name, ``**`` crosses dots."""
+    special = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
+    parts = re.split(r"(\*\*|\*|\?)", glob)
+    return re.fullmatch("".join(special.get(part, re.escape(part)) for part in parts), name) is not None
+
+
+def check_choice(function: str, argument: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse what is not one of the allowed words."""
+    if value not in allowed:
+        raise ValueError(f"{function}: {argument} must be one of {', '.join(allowed)}, got {value!r}.")

@@ -1,0 +1,124 @@
+"""The marks that figures share: how a line, its intervals and its kind of number look, and what the legend says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from lisse.profile import Quantity, Value
+from lisse.reporting.figure import GREY, INK, plain_text
+from lisse.reporting.series import Series, drawable
+
+MARKERS = {"exact": "s", "estimate": "o", "lower": "^", "upper": "v", "heuristic": "D"}
+MEANING = {
+    "exact": "exact for this sample",
+    "estimate": "estimate",
+    "lower": "lower bound: the true value is at least this",
+    "upper": "upper bound: the true value is at most this",
+    "heuristic": "heuristic: no guarantee",
+}
+
+
+def draw_line(ax: Axes, x: Sequence[float], line: Series, colour: Any, *, log: bool, label: str) -> None:
+    """Draw a line with a marker per row and its kind, and its intervals: a band if every row has one, else bars."""
+    values = line.values(log)
+    low, high = line.band(log)
+    style = "--" if line.kind == "heuristic" else "-"
+    marker, size = MARKERS[line.kind], 5 if len(x) <= 40 else 3
+    ax.plot(x, values, style, color=colour, marker=marker, ms=size, lw=1.6, mec="white", mew=0.5, label=visible(label))
+    ends = [place for place, end in enumerate(high) if not math.isnan(end)]
+    if len(ends) == len(x) and len(x) > 1:
+        ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    elif ends:
+        at, bottom, top = zip(*((x[place], low[place], high[place]) for place in ends), strict=True)
+        ax.vlines(at, bottom, top, color=colour, linewidth=1.4, alpha=0.7)
+
+
+def log_axis(ax: Axes, lines: Sequence[Series]) -> None:
+    """A logarithmic axis with plain numbers, and enough of them, also where it spans less than a decade."""
+    ax.set_yscale("log", nonpositive="clip")
+    values = [row.value for line in lines for row in line.rows if drawable(row.value, True)]
+    decades = math.log10(max(values)) - math.log10(min(values))
+    if decades < 0.7:
+        ax.yaxis.set_major_locator(MaxNLocator(6))
+    elif decades < 3:
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def kinds_legend(lines: Sequence[Series]) -> list[Line2D]:
+    """An entry per kind of number that is drawn."""
+    handles = []
+    for kind in MARKERS:
+        these = [line for line in lines if line.kind == kind]
+        if these:
+            interval = any(row.low is not None for line in these for row in line.rows) and kind != "exact"
+            text = MEANING[kind] + (", with its interval over samples" if interval else "")
+            style = "--" if kind == "heuristic" else "-"
+            handles.append(Line2D([], [], color=GREY, marker=MARKERS[kind], linestyle=style, ms=5, lw=1.2, label=text))
+    return handles
+
+
+def handle(text: str, colour: str) -> Line2D:
+    """A legend entry for a colour."""
+    return Line2D([], [], color=colour, lw=3, label=visible(text))
+
+
+def put_legend(figure: Figure, handles: list[Line2D], columns: int) -> None:
+    """Put the entries at the figure's foot; none, if there are none."""
+    if handles:
+        legend = figure.legend(
+            handles=handles,
+            loc="lower left",
+            bbox_to_anchor=(0.0, 0.0),
+            ncols=columns,
+            handlelength=2.8,
+            frameon=False,
+            fontsize=8.5,
+            labelcolor=INK,
+        )
+        for text in legend.get_texts():
+            plain_text(text)
+
+
+def foot(entries: int, columns: int) -> float:
+    """Inches that a legend of so many entries takes."""
+    return 0.15 + 0.2 * -(-entries // columns)
+
+
+def is_log(lines: Sequence[Series], meaning: Quantity) -> bool:
+    """Whether the axis is logarithmic: the quantity asks for it, and there is something positive to show."""
+    return meaning.scale == "log" and any(drawable(row.value, True) for line in lines for row in line.rows)
+
+
+def left_out(lines: Sequence[Series], meaning: Quantity, *, named: bool = False) -> str:
+    """A sentence about the values that have no place on the axis; empty if all have one."""
+    log = is_log(lines, meaning)
+    missing = sum(not drawable(row.value, log) for line in lines for row in line.rows)
+    if not missing:
+        return ""
+    what = "not finite or not positive" if log else "not finite"
+    of = f" of {meaning.name}" if named else ""
+    return f" {missing} value{'s' if missing > 1 else ''}{of} left out: {what}."
+
+
+def axis_label(meaning: Quantity) -> str:
+    """What stands on the quantity's axis."""
+    return meaning.label + (f" [{meaning.unit}]" if meaning.unit else "")
+
+
+def said(where: Mapping[str, Value]) -> str:
+    """Coordinates in words."""
+    return ", ".join(f"{key}={value}" for key, value in where.items())
+
+
+def visible(text: str) -> str:
+    """Matplotlib leaves labels that begin with an underscore out of its legends; a zero-width space before it helps."""
+    return "\u200b" + text if text.startswith("_") else text

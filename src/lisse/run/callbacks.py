@@ -1,0 +1,127 @@
+"""A Watch as a callback of other people's trainers: Lightning's and Hugging Face's."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from lisse.run.watch import Watch
+
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+
+
+@dataclass(frozen=True)
+class At:
+    """A :class:`~lisse.run.watch.Moment` of a trainer."""
+
+    model: nn.Module
+    when: str
+    step: int
+    epoch: float
+    steps: int | None = None
+    epochs: float | None = None
+    out: Path | None = None
+    log: Mapping[str, Any] = field(default_factory=dict)
+
+
+def lightning_callback(watch: Watch) -> Any:
+    """A callback for the Trainer of ``lightning.pytorch`` or of ``pytorch_lightning``, whichever is in use."""
+
+    def tell(trainer: Any, module: Any, when: str, epoch: float) -> None:
+        if trainer.is_global_zero and not trainer.sanity_checking:
+            steps = trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None
+            epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+            watch(At(module, when, int(trainer.global_step), epoch, steps, epochs))
+
+    class WatchCallback(*_lightning_bases()):  # type: ignore[misc]
+        """Measures while a Lightning Trainer fits."""
+
+        reached = 0.0
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            """Before the first step; of a resumed training, before its next one."""
+            tell(trainer, pl_module, "start", float(trainer.current_epoch))
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            """After every batch; with accumulated gradients not every one is a step."""
+            tell(trainer, pl_module, "step", trainer.current_epoch + _share(trainer, batch_idx + 1))
+
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            """After every epoch, also one that max_steps broke off."""
+            done = 1.0 if trainer.is_last_batch else _share(trainer, trainer.fit_loop.batch_idx + 1)
+            self.reached = trainer.current_epoch + done
+            tell(trainer, pl_module, "epoch", self.reached)
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            """After the last step; Lightning by now counts an epoch that was broken off as a whole one."""
+            tell(trainer, pl_module, "end", self.reached)
+
+    return WatchCallback()
+
+
+def trainer_callback(watch: Watch) -> Any:
+    """A ``TrainerCallback`` for ``transformers.Trainer``."""
+    try:
+        callback: Any = importlib.import_module("transformers").TrainerCallback
+    except ImportError as error:
+        raise ImportError(f'Watch.trainer: needs transformers ({error}). pip install "lisse[hf]" accelerate') from error
+
+    def tell(state: Any, model: Any, when: str) -> None:
+        if state.is_world_process_zero:
+            log = state.log_history[-1] if state.log_history else {}
+            total = state.max_steps if state.max_steps and state.max_steps > 0 else None
+            epoch = float(state.epoch or 0.0)
+            watch(At(model, when, int(state.global_step), epoch, total, float(state.num_train_epochs), log=log))
+
+    class WatchCallback(callback):
+        """Measures while a Hugging Face Trainer trains."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any = None, **others: Any) -> None:
+            """Before the first step; of a resumed training, before its next one."""
+            tell(state, model, "start")
+
+        def on_step_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **others: Any) -> None:
+            """After every step of the optimiser."""
+            tell(state, model, "step")
+
+        def on_epoch_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **others: Any) -> None:
+            """After every epoch, also one that max_steps broke off."""
+            tell(state, model, "epoch")
+            # Here and not only in on_train_end: before that, load_best_model_at_end may put older weights in.
+            if control.should_training_stop or (state.max_steps and state.global_step >= state.max_steps):
+                tell(state, model, "end")
+
+        def on_train_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **others: Any) -> None:
+            """After the last step."""
+            if not args.load_best_model_at_end:
+                tell(state, model, "end")
+
+    return WatchCallback()
+
+
+def _lightning_bases() -> tuple[Any, ...]:
+    """The Callback of each Lightning that is imported already (its Trainer is the person's), or of one that can be."""
+    for name in () if any(sys.modules.get(name) for name in _LIGHTNING) else _LIGHTNING:
+        try:
+            importlib.import_module(name)
+            break
+        except ImportError:
+            continue
+    bases = tuple(dict.fromkeys(sys.modules[name].Callback for name in _LIGHTNING if sys.modules.get(name)))
+    if not bases:
+        raise ImportError("Watch.lightning: needs Lightning, got none installed. pip install lightning")
+    return bases
+
+
+def _share(trainer: Any, batches: int) -> float:
+    """How much of the epoch so many batches are; 0 for data without a length."""
+    total = trainer.num_training_batches
+    return min(1.0, batches / total) if total and math.isfinite(total) else 0.0

@@ -1,0 +1,361 @@
+"""The loop: one step after another, and what is kept between them."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lisse import taps
+from lisse.progress import Event, Listener
+from lisse.training.board import Board
+from lisse.training.checkpoint import load_model_tensors, model_tensors
+from lisse.training.evaluation import Evaluation
+from lisse.training.feed import Feed, keyed
+from lisse.training.folder import Folder
+from lisse.training.moment import Moment, When
+from lisse.training.optimiser import load_state, optimiser_for, state_tensors
+from lisse.training.plan import Plan, output_of, weights_digest
+from lisse.training.result import Log, Score, Training
+from lisse.training.schedule import rate_factor
+
+# Where reading a number waits for the device or for other processes, it is done once in so many steps.
+LOOK = 50
+# Checkpoints at the ends of short epochs take at most this share of the time.
+SHARE = 0.05
+
+
+class Loop:
+    """The state of a training between two steps."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        fabric: Any,
+        folder: Folder | None,
+        tell: Listener | None,
+        *,
+        channels_last: bool | None,
+        checkpoint_seconds: float,
+        test_every: int,
+        tensorboard: bool,
+    ) -> None:
+        self.plan, self.fabric, self.folder, self.tell = plan, fabric, folder, tell
+        self.checkpoint_seconds, self.test_every = checkpoint_seconds, test_every
+        self.model, self.recipe = plan.model, plan.recipe
+        self.device: torch.device = fabric.device
+        self.world: int = fabric.world_size
+        self.step, self.resumed, self.seconds_before = 0, 0, 0.0
+        penalties = [penalty.name for penalty in plan.reader.penalties] if plan.reader else []
+        self.columns = ["loss", *(["total", *penalties] if penalties else []), *(["accuracy"] if plan.labels else [])]
+        tested = ["test_loss", *(["test_accuracy"] if plan.labels else [])] if plan.test is not None else []
+        self.log = Log(["epoch", "step", *self.columns, "lr", "seconds", *tested])
+        self.sums = [0.0] * len(self.columns)  # over the samples of this epoch so far
+        self.seen = 0
+        self.pending: list[tuple[list[Tensor], int, int]] = []  # steps that were not looked at yet
+        self.latest: dict[str, float] = {}
+        self.score: Score | None = None
+        self.bad: int | None = None
+        # On a CPU of our own, a number costs nothing to read.
+        self.look_every = 1 if self.device.type == "cpu" and self.world == 1 else LOOK
+        self.saved_at = self.told_at = self.said_at = -math.inf
+        self.save_cost = 0.0
+        self.begun = time.monotonic()
+        self._prepare(channels_last)
+        first = fabric.is_global_zero and folder is not None
+        self.board = Board(folder.tensorboard, self.step) if tensorboard and first and folder is not None else None
+
+    # -- the beginning -----------------------------------------------------------------------------------------------
+
+    def _prepare(self, channels_last: bool | None) -> None:
+        """Network, optimiser and data on the device; the state of the last checkpoint, where there is one."""
+        inputs = self.plan.data.inputs
+        images = isinstance(inputs, Tensor) and inputs.ndim == 4
+        last = images and (self.device.type == "cuda" if channels_last is None else channels_last)
+        self.model.train()
+        self.model.to(self.device)
+        if last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimiser = optimiser_for(self.model, self.recipe, self.plan.head, self.device)
+        self.network, self.stepper = self.fabric.setup(self.model, self.optimiser)
+        self.modules = list(self.model.modules())
+        weight = next(p for p in self.model.parameters() if p.is_floating_point())
+        true = self.fabric.strategy.precision.convert_input(torch.zeros(1, dtype=torch.get_default_dtype())).dtype
+        dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else true
+        self.feed = Feed(
+            self.plan.data, batch=self.recipe.batch, seed=self.plan.seed, device=self.device, dtype=dtype,
+            crops=self.plan.crops, channels_last=last, rank=self.fabric.global_rank, world=self.world,
+        )  # fmt: skip
+        self.steps = self.feed.steps * self.recipe.epochs
+        self.evaluation = Evaluation(self.fabric, self.plan, dtype, last)
+        self._restore()
+        if self.world > 1:
+            self.fabric.barrier()
+
+    def _restore(self) -> None:
+        found = None if self.folder is None else self.folder.latest()
+        if found is None:
+            if self.folder is not None and self.fabric.is_global_zero:
+                self.folder.rewrite_log(self.log)
+                self._save()
+            return
+        tensors, document, complaints = found
+        for complaint in complaints:
+            self._say(complaint, level="warning")
+        load_model_tensors(self.model, tensors)
+        load_state(self.model, self.optimiser, tensors)
+        if document["precision"]:
+            self.fabric.strategy.precision.load_state_dict(document["precision"])
+        self.step = self.resumed = int(document["step"])
+        self.seconds_before = float(document["seconds"])
+        self.sums, self.seen = [float(value) for value in document["sums"]], int(document["seen"])
+        for values in tensors["log/rows"].tolist():
+            row = {name: value for name, value in zip(self.log.columns, values, strict=True) if not math.isnan(value)}
+            self.log.append({**row, "epoch": int(row["epoch"]), "step": int(row["step"])})
+        assert self.folder is not None
+        if self.fabric.is_global_zero:
+            self.folder.rewrite_log(self.log)
+        if self.step:
+            self._say(f"goes on at step {self.step:,} of {self.steps:,} of {self.folder.path}")
+        self.saved_at = time.monotonic()
+
+    # -- the way -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Training:
+        """All steps that are left."""
+        try:
+            return self._run()
+        finally:
+            if self.board is not None:
+                self.board.close()
+
+    def _run(self) -> Training:
+        self.begun = time.monotonic()
+        self.saved_at = self.begun
+        self._call("start")
+        per_epoch = self.feed.steps
+        while self.step < self.steps:
+            epoch, k = divmod(self.step, per_epoch)
+            last = k == per_epoch - 1
+            self._train_step(epoch, k)
+            if self.bad is None:
+                self.step += 1
+            looked = last or self.step % self.look_every == 0
+            if self.bad is not None or (looked and not self._look()):
+                return self._diverged()
+            self._call("step")
+            if last:
+                self._end_epoch(epoch)
+            if looked and self._due(last):
+                self._save()
+        return self._finish()
+
+    def _train_step(self, epoch: int, k: int) -> None:
+        plan, reader = self.plan, self.plan.reader
+        batch = self.feed.get(epoch, k)
+        size = self.feed.size(k)
+        factor = rate_factor(self.recipe, self.step, self.steps, self.feed.steps)
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["peak"] * factor
+        _seed(keyed(plan.seed, f"step of process {self.fabric.global_rank}", self.step), self.device)
+        for augment in plan.augment:
+            batch = batch._replace(inputs=augment(batch.inputs))  # type: ignore[arg-type]
+        if reader is None:
+            output = output_of(taps.feed(self.network, batch.inputs))
+            total = task = plan.loss(output, batch.targets)
+            values = [task]
+        else:
+            with reader.reading() as seen:
+                output = output_of(taps.feed(self.network, batch.inputs))
+            task = plan.loss(output, batch.targets)
+            found = reader.values(seen, batch)
+            total = task
+            for penalty, value in zip(reader.penalties, found, strict=True):
+                total = total + penalty.weight * value
+            values = [task, total, *found]
+        if self.look_every == 1 and not math.isfinite(total.item()):
+            self.bad = self.step + 1
+            return
+        self.stepper.zero_grad(set_to_none=True)
+        mine = len(batch.targets) if batch.targets is not None else _count(batch.inputs)
+        # Processes are averaged with equal weights; where their shares differ, the loss makes up for it.
+        even = mine * self.world == size
+        self.fabric.backward(total if even else total * (mine * self.world / size))
+        if self.recipe.clip is not None:
+            self.fabric.clip_gradients(self.network, self.stepper, max_norm=self.recipe.clip, error_if_nonfinite=False)
+        self.stepper.step()
+        with torch.no_grad():
+            kept = [value.detach() for value in values]
+            if plan.labels:
+                kept.append((output.argmax(1) == batch.targets).sum())
+            self.pending.append((kept, mine, size))
+
+    def _look(self) -> bool:
+        """Read what the last steps gave; false if a loss was not finite."""
+        if not self.pending:
+            return True
+        # On the device as few operations as can be until now: each costs the host more than the device.
+        rows = torch.stack([value.float() for values, _, _ in self.pending for value in values])
+        rows = rows.reshape(len(self.pending), len(self.columns))
+        losses = len(self.columns) - self.plan.labels
+        shares = torch.tensor([mine for _, mine, _ in self.pending], dtype=rows.dtype).to(rows.device)
+        rows[:, :losses] *= shares[:, None]  # means over samples; right answers are sums already
+        if self.world > 1:
+            rows = self.fabric.all_reduce(rows, reduce_op="sum")
+        first = self.step - len(self.pending)
+        total = 1 if self.plan.reader is not None else 0
+        for place, (row, (_, _, size)) in enumerate(zip(rows.tolist(), self.pending, strict=True)):
+            if not math.isfinite(row[total]):
+                self.bad = first + place + 1
+                return False
+            self.sums = [a + b for a, b in zip(self.sums, row, strict=True)]
+            self.seen += size
+        size = self.pending[-1][2]
+        self.latest = dict(zip(self.columns, (value / size for value in row), strict=True))
+        self.latest["lr"] = self.optimiser.param_groups[0]["lr"]
+        self.pending.clear()
+        now = time.monotonic()
+        if self.tell is not None and (now - self.told_at > 0.2 or self.step == self.steps):
+            self.told_at = now
+            per_epoch = self.feed.steps
+            done = self.step // per_epoch * self.feed.used + min(
+                self.step % per_epoch * self.feed.batch, self.feed.used
+            )
+            unit = "images" if self.feed.images else "samples"
+            self.tell(Event("train", done, self.recipe.epochs * self.feed.used, unit))
+        return True
+
+    def _end_epoch(self, epoch: int) -> None:
+        row: dict[str, float] = {"epoch": epoch + 1, "step": self.step}
+        row |= {name: value / self.seen for name, value in zip(self.columns, self.sums, strict=True)}
+        row |= {"lr": self.optimiser.param_groups[0]["lr"], "seconds": self._seconds()}
+        final = self.step == self.steps
+        if self.plan.test is not None and (final or (epoch + 1) % self.test_every == 0):
+            self.score = self.evaluation.score()
+            row["test_loss"] = self.score.loss
+            if self.score.accuracy is not None:
+                row["test_accuracy"] = self.score.accuracy
+        self.sums, self.seen = [0.0] * len(self.columns), 0
+        self.log.append(row)
+        self.latest = dict(row)
+        if self.folder is not None and self.fabric.is_global_zero:
+            self.folder.append_log(self.log)
+        if self.board is not None:
+            self.board(row)
+        now = time.monotonic()
+        if self.tell is not None and (final or now - self.said_at > 2):
+            self.said_at = now
+            parts = [f"loss {row['loss']:.4g}"]
+            parts += [f"accuracy {row['accuracy']:.2%}"] if "accuracy" in row else []
+            parts += [f"test accuracy {row['test_accuracy']:.2%}"] if "test_accuracy" in row else []
+            parts += [f"test loss {row['test_loss']:.4g}"] if {"test_loss"} <= row.keys() and len(parts) < 3 else []
+            self._say(f"epoch {epoch + 1} of {self.recipe.epochs}: {', '.join(parts)}")
+        self._call("epoch")
+
+    def _call(self, when: When) -> None:
+        if not self.plan.callbacks or not self.fabric.is_global_zero:
+            return
+        moment = Moment(
+            model=self.model, when=when, step=self.step, steps=self.steps, epoch=self.step / self.feed.steps,
+            epochs=self.recipe.epochs, out=None if self.folder is None else self.folder.path, log=dict(self.latest),
+        )  # fmt: skip
+        modes = [module.training for module in self.modules]
+        for callback in self.plan.callbacks:
+            callback(moment)
+        # Setting an attribute of a module is slow, and most callbacks change none.
+        for module, mode in zip(self.modules, modes, strict=True):
+            if module.training != mode:
+                module.training = mode
+
+    # -- what is kept ------------------------------------------------------------------------------------------------
+
+    def _due(self, last: bool) -> bool:
+        if self.folder is None:
+            return False
+        since = time.monotonic() - self.saved_at
+        due = self.step == self.steps or since >= self.checkpoint_seconds or (last and since * SHARE >= self.save_cost)
+        return bool(self.fabric.broadcast(due)) if self.world > 1 else due
+
+    def _save(self) -> None:
+        """A checkpoint of now, unless the weights are not finite (the next loss will say so)."""
+        if self.folder is None or not self.fabric.is_global_zero or not self._finite():
+            return
+        begun = time.monotonic()
+        rows = [[row.get(column, math.nan) for column in self.log.columns] for row in self.log]
+        tensors = {**model_tensors(self.model), **state_tensors(self.model, self.optimiser)}
+        tensors["log/rows"] = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), len(self.log.columns))
+        document = {
+            "seconds": self._seconds(), "sums": self.sums, "seen": self.seen,
+            "precision": self.fabric.strategy.precision.state_dict(),
+        }  # fmt: skip
+        self.folder.save(self.step, tensors, document)
+        self.saved_at = time.monotonic()
+        self.save_cost = self.saved_at - begun
+
+    def _finite(self) -> bool:
+        flags = [torch.isfinite(p.detach()).all() for p in self.model.parameters() if p.is_floating_point()]
+        return bool(torch.stack(flags).all())
+
+    def _seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.begun
+
+    def _say(self, text: str, level: Literal["info", "warning"] = "info") -> None:
+        if self.tell is not None:
+            self.tell(Event("train", say=text, level=level))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> Training:
+        if not self._finite():
+            self.bad = self.steps
+            return self._diverged()
+        self.stepper.zero_grad(set_to_none=True)
+        if self.plan.test is not None and self.score is None:
+            self.score = self.evaluation.score()
+        self._call("end")
+        return self._result("finished", self.steps)
+
+    def _diverged(self) -> Training:
+        assert self.bad is not None
+        self.stepper.zero_grad(set_to_none=True)
+        self._say(f"the loss of step {self.bad:,} of {self.steps:,} is not finite: diverged", level="warning")
+        self.score = None
+        if self.folder is not None:
+            found = self.folder.latest()
+            if found is not None:
+                load_model_tensors(self.model, found[0])
+        return self._result("diverged", self.bad)
+
+    def _result(self, status: Literal["finished", "diverged"], step: int) -> Training:
+        checkpoint, seconds = None, self._seconds()
+        if self.folder is not None:
+            checkpoint = self.folder.final if status == "finished" else self.folder.last_good
+            if self.fabric.is_global_zero:
+                self.folder.save_model(self.model, checkpoint)
+                result = {
+                    "status": status, "step": step, "steps": self.steps, "seconds": seconds,
+                    "epochs": self.recipe.epochs, "epoch": step / self.feed.steps,
+                    "test": None if self.score is None else self.score.as_dict(),
+                    "weights": weights_digest(taps.plain(self.model)),
+                }  # fmt: skip
+                self.folder.end(result)
+        if self.world > 1:
+            self.fabric.barrier()
+        return Training(
+            status=status, step=step, steps=self.steps, epoch=step / self.feed.steps, epochs=self.recipe.epochs,
+            log=self.log, test=self.score, seconds=seconds, checkpoint=checkpoint,
+            out=None if self.folder is None else self.folder.path, resumed=self.resumed, model=self.model,
+        )  # fmt: skip
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
+def _count(inputs: Any) -> int:
+    return len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)

@@ -1,0 +1,79 @@
+"""Two processes (gloo) give the loss curve of one, at equal global batch: started for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import json, os, sys
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+import dataclasses
+import lisse
+from small_trainings import RECIPE, network, points, images, convolutional
+from torch import nn
+
+def norms(activations, batch):
+    return activations["0"].pow(2).mean()
+
+devices = int(sys.argv[1])
+recipe = dataclasses.replace(RECIPE, lr=0.05, epochs=6, crop={crop}, flip=bool({crop}))
+if {crop}:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+    data, test = images(53), images(31)
+else:
+    model, data, test = network(), points(53), points(31, seed=2)  # the last batch is of five: three and two
+told = []
+found = lisse.train(
+    model, data, recipe=recipe, test=test, devices=devices, out=sys.argv[2], callbacks=[told.append],
+    penalties=[] if {crop} else [lisse.training.Penalty(norms, 0.1, "0")],
+)
+if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+    rows = [dict(row) for row in found.log]
+    weights = [p.detach().flatten().tolist() for p in model.parameters()]
+    print("RESULT", json.dumps([rows, weights, len(told), found.test.accuracy, found.status]))
+else:
+    assert told == []
+"""
+
+
+def run(tmp_path: Path, devices: int, crop: int) -> list:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(tests=str(Path(__file__).parent), crop=crop))
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("LOCAL_", "RANK", "WORLD"))}
+    done = subprocess.run(
+        [sys.executable, str(script), str(devices), str(tmp_path / f"out{devices}")],
+        capture_output=True, text=True, timeout=240, env={**environment, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    return json.loads(line.removeprefix("RESULT"))
+
+
+@pytest.mark.parametrize("crop", [0, 1])
+def test_two_processes_give_the_loss_curve_of_one(tmp_path, crop):
+    rows, weights, told, accuracy, status = run(tmp_path, 1, crop)
+    rows2, weights2, told2, accuracy2, status2 = run(tmp_path, 2, crop)
+    assert (status, status2) == ("finished", "finished")
+    assert len(rows) == len(rows2) == 6
+    for one, two in zip(rows, rows2, strict=True):
+        for name in one.keys() - {"seconds"}:
+            assert two[name] == pytest.approx(one[name], rel=2e-4), name
+    for one, two in zip(weights, weights2, strict=True):
+        assert two == pytest.approx(one, rel=1e-3, abs=1e-5)
+    assert accuracy2 == pytest.approx(accuracy)
+    assert told == told2 > 0
+    # and the folder is that of a finished run for both
+    again = run(tmp_path, 2, crop)
+    assert again[4] == "finished"
+    assert again[2] == 0
