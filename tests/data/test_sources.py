@@ -38,7 +38,7 @@ def test_limit_and_seed():
 
 @pytest.mark.parametrize("name", [name for name, source in SOURCES.items() if "?" in source.spec or name == "digits"])
 def test_specs_as_listed_can_be_loaded(name):
-    if SOURCES[name].takes == "name" and name != "imagenet":
+    if SOURCES[name].takes == "name" and name not in ("imagenet", "cifar10-c"):
         assert isinstance(load_data(SOURCES[name].spec, limit=3), Dataset)
 
 

@@ -1,16 +1,23 @@
-"""``lisse data``: what data is available, where, with checksums."""
+"""``lisse data``: what data is available, where, with checksums; ``lisse data make``: data sets made of others."""
 
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from lisse.maths.corruption.parameters import Variant
 
-@click.command()
+
+@click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(as_json: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> None:
     """List the data sets that lisse knows, which of them are on this machine, and their checksums."""
+    if ctx.invoked_subcommand is not None:
+        return
     from lisse.data.inventory import inventory
     from lisse.data.places import places
 
@@ -39,3 +46,39 @@ def command(as_json: bool) -> None:
         click.echo(f"    {place.folder} ({place.label})")
     if any(item.state in ("missing", "partial") for item in found):
         click.echo("Missing ones: copy them into LISSE_DATA/NAME, or add ?download=true to the name.")
+
+
+@command.command()
+@click.argument("name", type=click.Choice(["cifar10-c"]))
+@click.option("--out", type=click.Path(file_okay=False), help="Folder.  [default: cifar10-c in the cache]")
+@click.option("--corruptions", default="all", help="Names, commas between them; or main, extra, all.  [default: all]")
+@click.option("--seed", default=0, type=int, help="Of everything random.  [default: 0]")
+@click.option(
+    "--variant",
+    default="hendrycks",
+    type=click.Choice(["hendrycks", "corrected"]),
+    help="As in the official files, or without their slips in glass_blur and frost.  [default: hendrycks]",
+)
+@click.option("--download", is_flag=True, help="Fetch CIFAR-10 and frost's textures where they are missing.")
+@click.pass_context
+def make(
+    ctx: click.Context, name: str, out: str | None, corruptions: str, seed: int, variant: Variant, download: bool
+) -> None:
+    """Write CIFAR-10-C in its official layout: a .npy file for each corruption, five severities of the test set.
+
+    154 MB a file. Files that are there are kept: the same command goes on after an interruption.
+    """
+    import lisse
+    from lisse.cli.outcome import arguments
+    from lisse.data.corrupted import check_corruptions, make_cifar10_c
+    from lisse.progress import Bar
+
+    wanted = [word.strip() for word in corruptions.split(",") if word.strip()]
+    with arguments(ctx):
+        names = check_corruptions("make", wanted)
+    with Bar() as bar:
+        clean = lisse.load_data("cifar10" + ("?download=true" if download else ""), progress=bar)
+        made = make_cifar10_c(
+            clean, out, corruptions=names, seed=seed, variant=variant, download=download, progress=bar
+        )
+    click.echo(f"{len(made) - 1} corruptions and labels in {made[-1].parent}")

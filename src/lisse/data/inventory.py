@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lisse.data import cifar, mnist, places
+from lisse.data import cifar, corrupted, mnist, places
 from lisse.data.download import CIFAR10, FASHION_MNIST, MNIST, Remote
 from lisse.data.images import FOLDERS as IMAGENET
 from lisse.data.sources import SOURCES
@@ -65,6 +65,11 @@ def _available(name: str) -> Available:
         folder = next(iter(places.candidates(IMAGENET)), None)
         state = "complete" if folder else "missing"
         return Available(name, source.spec, source.about, state, str(folder or ""), ())
+    if name == "cifar10-c":  # three gigabytes: not worth a checksum at every look
+        where = corrupted.find()
+        have = len(corrupted.present(where)) if where else 0
+        state = "complete" if have == len(corrupted.CORRUPTIONS) else "partial" if have else "missing"
+        return Available(name, source.spec, source.about, state, str(where or ""), ())
     if name not in PUBLISHED:
         return Available(name, source.spec, source.about, "yours", "", ())
     halves = [_found(name, split) for split in ("train", "test")]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
-from lisse.data import arrays, cifar, embedded, generators, hub, images, mnist, places, text
+from lisse.data import arrays, cifar, corrupted, embedded, generators, hub, images, mnist, places, text
 from lisse.data.conversion import as_dataset
 from lisse.data.dataset import Dataset, check_seed
 from lisse.data.request import Request
@@ -73,6 +73,7 @@ SOURCES: dict[str, Source] = {
     "mnist": Source("mnist", "handwritten digits, 28 × 28", mnist.mnist),
     "fashion-mnist": Source("fashion-mnist", "pieces of clothing, 28 × 28", mnist.fashion_mnist),
     "cifar10": Source("cifar10", "ten classes of photographs, 32 × 32", cifar.cifar10),
+    "cifar10-c": Source("cifar10-c?corruption=fog", "CIFAR-10-C: noise, blur, weather, …", corrupted.cifar10_c),
     "imagenet": Source("imagenet?size=224", "ImageNet, from your own folder", images.imagenet),
     "folder": Source("folder:DIR?size=64", "a folder of images, one folder per class", images.folder, "argument"),
     "npz": Source("npz:FILE", "arrays in a NumPy .npz file (or just FILE.npz)", arrays.npz, "argument"),
@@ -99,8 +100,8 @@ def load_data(
     Args:
         spec: ``NAME``, ``NAME:ARGUMENT``, a file or folder, or ``package.module:factory``, each with
             ``?option=value&…``: ``digits``, ``rings?n=200&noise=0.001``, ``torus``, ``stripe``, ``sentences``,
-            ``mnist``, ``fashion-mnist``, ``cifar10``, ``imagenet``, ``folder:DIR``, ``FILE.npz``,
-            ``text:FILE?tokenizer=…``, ``PAIRS.jsonl``, ``hfdata:NAME``. ``lisse data`` lists them.
+            ``mnist``, ``fashion-mnist``, ``cifar10``, ``cifar10-c?corruption=…``, ``imagenet``, ``folder:DIR``,
+            ``FILE.npz``, ``text:FILE?tokenizer=…``, ``PAIRS.jsonl``, ``hfdata:NAME``. ``lisse data`` lists them.
         split: ``"train"`` or ``"test"`` (some sources know more). A source without splits (a text file, a folder of
             images, arrays named ``x`` and ``y``) is the same whole for every split; a warning says so unless it is
             "test" that was asked for.
