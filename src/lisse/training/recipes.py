@@ -113,12 +113,12 @@ DIFFEOMORPHISMS = Recipe(
 The code changes the rate once an epoch; here it changes every step."""
 
 DIFFEOMORPHISMS_SHORT = dataclasses.replace(
-    DIFFEOMORPHISMS.short(), lr=0.2, weight_decay=1e-3, batch=512, nesterov=True, warmup=0.25,
+    DIFFEOMORPHISMS.short(), lr=0.2, weight_decay=1e-3, batch=512, epochs=35, nesterov=True, warmup=0.25,
     label_smoothing=0.1,
 )  # fmt: skip
-"""The short form of :data:`DIFFEOMORPHISMS`: 25 epochs of one cycle with four times the batch. The decay is doubled:
-there are fewer steps to forget in. Of five settings tried on ResNet18 this one had the lowest error (6.1 %; rate 0.4 and
-decay 5e-4 had 6.5 and 6.7 %)."""
+"""The short form of :data:`DIFFEOMORPHISMS`: 35 epochs (a tenth of the paper's 350) of one cycle with four times the
+batch. The decay is doubled: there are fewer steps to forget in. ResNet18 on CIFAR-10 has an error of 5.8 % with it; of
+five settings tried with 25 epochs (6.1 to 6.7 %, one seed each) this one was the best."""
 
 DIFFEOMORPHISMS_FC = Recipe(
     optimizer="adam", lr=1e-3, batch=128, epochs=250, schedule="constant", warmup=0.0, crop=4, flip=True,

@@ -1,6 +1,6 @@
 """Bilinear deformation on a CUDA device as one Triton kernel: images in, images out, the field only in registers.
 
-Reading a field back from memory costs two thirds of the images' own traffic at three channels; here a tile of pixels
+Reading a field back from memory costs two thirds of the images' own traffic at three channels; here a piece of a row
 makes its displacements from c numbers a column and c a row. Positions stay in pixels, so zero fields are the identity.
 """
 
@@ -15,7 +15,11 @@ from torch import Tensor
 from lisse.maths.diffeomorphism.field import Field
 from lisse.maths.diffeomorphism.modes import sines
 
-ROWS, COLUMNS = 8, 64
+#: Pixels of a row in one program of one warp. Tiles of several rows, and products on tensor cores, were slower on an
+#: H200: values that travel between rows and columns go through shared memory.
+COLUMNS = 128
+#: Channels of one launch: their loads are in flight together.
+TOGETHER = 4
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -35,12 +39,14 @@ def bilinear(images: Tensor, field: Field) -> Tensor:
     with torch.autocast("cuda", enabled=False):
         along = (both.transpose(2, 3) @ across.T).contiguous()  # [count, 2, j, w]
     result = torch.empty_like(images)
-    tiles = -(-h // ROWS) * -(-w // COLUMNS)
+    tiles = h * -(-w // COLUMNS)
     each = 2 * side * w if len(field) > 1 else 0
     with torch.cuda.device(images.device):
-        _kernel()[(tiles * n,)](
-            images, result, along, down, h, w, channels, each, SIDE=side, ROWS=ROWS, COLUMNS=COLUMNS
-        )
+        for first in range(0, channels, TOGETHER):
+            _kernel()[(tiles * n,)](
+                images, result, along, down, h, w, channels, first, each,
+                CHANNELS=min(TOGETHER, channels - first), SIDE=side, COLUMNS=COLUMNS, num_warps=1,
+            )  # fmt: skip
     return result
 
 

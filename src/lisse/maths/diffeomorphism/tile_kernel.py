@@ -13,44 +13,46 @@ def warp(  # type: ignore[no-untyped-def]
     h,
     w,
     channels,
+    first,
     each,
+    CHANNELS: tl.constexpr,
     SIDE: tl.constexpr,
-    ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """One tile of ROWS × COLUMNS pixels of one image, all its channels."""
+    """COLUMNS pixels of one row of one image: channels ``first`` … ``first + CHANNELS - 1``."""
     wide = tl.cdiv(w, COLUMNS)
-    tiles = wide * tl.cdiv(h, ROWS)
-    tile = tl.program_id(0) % tiles
-    sample = (tl.program_id(0) // tiles).to(tl.int64)
-    rows = (tile // wide) * ROWS + tl.arange(0, ROWS)
+    tile = tl.program_id(0) % (wide * h)
+    sample = (tl.program_id(0) // (wide * h)).to(tl.int64)
+    row = tile // wide
     columns = (tile % wide) * COLUMNS + tl.arange(0, COLUMNS)
-    u = tl.zeros((ROWS, COLUMNS), tl.float32)
-    v = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for j in range(SIDE):
-        sine = tl.load(down + rows * SIDE + j, mask=rows < h, other=0.0)[:, None]
-        here = along + sample * each + j * w + columns
-        u += sine * tl.load(here, mask=columns < w, other=0.0)[None, :]
-        v += sine * tl.load(here + SIDE * w, mask=columns < w, other=0.0)[None, :]
-    x = tl.minimum(tl.maximum(columns[None, :] - u, 0.0), w - 1.0)
-    y = tl.minimum(tl.maximum(rows[:, None] - v, 0.0), h - 1.0)
+    near = tl.minimum(columns, w - 1)
+    u = tl.zeros((COLUMNS,), tl.float32)
+    v = tl.zeros((COLUMNS,), tl.float32)
+    for j in tl.static_range(SIDE):
+        sine = tl.load(down + row * SIDE + j)
+        here = along + sample * each + j * w + near
+        u += sine * tl.load(here)
+        v += sine * tl.load(here + SIDE * w)
+    x = tl.minimum(tl.maximum(columns - u, 0.0), w - 1.0)
+    y = tl.minimum(tl.maximum(row - v, 0.0), h - 1.0)
     left = tl.floor(x)
     top = tl.floor(y)
     x -= left
     y -= top
     x0 = left.to(tl.int32)
     y0 = top.to(tl.int32)
-    x1 = tl.minimum(x0 + 1, w - 1)
-    y1 = tl.minimum(y0 + 1, h - 1)
-    inside = (rows < h)[:, None] & (columns < w)[None, :]
-    for channel in range(channels):
-        plane = (sample * channels + channel) * h * w
+    # Clamped positions are inside for every lane, also beyond the picture's edge: loads need no mask, only the store.
+    start = y0 * w + x0
+    right = tl.where(x0 < w - 1, 1, 0)
+    below = start + tl.where(y0 < h - 1, w, 0)
+    for channel in tl.static_range(CHANNELS):  # unrolled: the loads of all channels are in flight together
+        plane = (sample * channels + first + channel) * h * w
         source = images + plane
-        a = tl.load(source + y0 * w + x0, mask=inside, other=0.0).to(tl.float32)
-        b = tl.load(source + y0 * w + x1, mask=inside, other=0.0).to(tl.float32)
-        c = tl.load(source + y1 * w + x0, mask=inside, other=0.0).to(tl.float32)
-        d = tl.load(source + y1 * w + x1, mask=inside, other=0.0).to(tl.float32)
+        a = tl.load(source + start).to(tl.float32)
+        b = tl.load(source + start + right).to(tl.float32)
+        c = tl.load(source + below).to(tl.float32)
+        d = tl.load(source + below + right).to(tl.float32)
         upper = a + x * (b - a)
         lower = c + x * (d - c)
         value = upper + y * (lower - upper)
-        tl.store(result + plane + rows[:, None] * w + columns[None, :], value.to(result.dtype.element_ty), mask=inside)
+        tl.store(result + plane + row * w + columns, value.to(result.dtype.element_ty), mask=columns < w)
