@@ -23,16 +23,17 @@ def warp(  # type: ignore[no-untyped-def]
     wide = tl.cdiv(w, COLUMNS)
     tile = tl.program_id(0) % (wide * h)
     sample = (tl.program_id(0) // (wide * h)).to(tl.int64)
-    row = tile // wide
-    columns = (tile % wide) * COLUMNS + tl.arange(0, COLUMNS)
-    near = tl.minimum(columns, w - 1)
-    u = tl.zeros((COLUMNS,), tl.float32)
-    v = tl.zeros((COLUMNS,), tl.float32)
+    row = (tile // wide) + tl.arange(0, 1)[:, None]
+    columns = ((tile % wide) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    u = tl.zeros((1, COLUMNS), tl.float32)
+    v = tl.zeros((1, COLUMNS), tl.float32)
+    # A sine for every lane, though all are the same: a scalar load would be waited for, one after the other.
+    sines = row * SIDE + tl.zeros((1, COLUMNS), tl.int32)
+    near = tl.minimum(columns, w - 1) + tl.zeros((1, COLUMNS), tl.int32)
     for j in tl.static_range(SIDE):
-        sine = tl.load(down + row * SIDE + j)
-        here = along + sample * each + j * w + near
-        u += sine * tl.load(here)
-        v += sine * tl.load(here + SIDE * w)
+        sine = tl.load(down + sines + j)
+        u += sine * tl.load(along + sample * each + j * w + near)
+        v += sine * tl.load(along + sample * each + (SIDE + j) * w + near)
     x = tl.minimum(tl.maximum(columns - u, 0.0), w - 1.0)
     y = tl.minimum(tl.maximum(row - v, 0.0), h - 1.0)
     left = tl.floor(x)
