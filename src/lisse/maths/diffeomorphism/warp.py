@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lisse.maths.diffeomorphism import fused
+from lisse.maths.diffeomorphism import compiled, fused
 from lisse.maths.diffeomorphism.field import Field
 from lisse.maths.diffeomorphism.modes import sines
 
@@ -48,7 +48,8 @@ def deform(
     (``nearest``: in images). ``check`` refuses NaN and infinite pixels, one pass over them (on a GPU, it waits).
 
     Cost: O(c) per pixel for the field and O(1) for the interpolation, in chunks, so that beside the result memory does
-    not grow with n. On a CUDA device with Triton, bilinear is one kernel that never writes the field to memory.
+    not grow with n. Bilinear never writes the field to memory: on a CUDA device it is one Triton kernel, on a CPU with
+    numba (``lisse[fast]``) one compiled loop; both differ from ``grid_sample`` in the last bits of positions.
     """
     images = torch.as_tensor(images)
     _check(images, field, interpolation)
@@ -58,8 +59,10 @@ def deform(
     dtype = images.dtype if wide else torch.float32
     if isinstance(field, Field):
         field = field.to(images.device, dtype)
-        if interpolation == "bilinear" and fused.fits(images, field):
-            return fused.bilinear(images.contiguous(), field)
+        if interpolation == "bilinear":
+            for route in (fused, compiled):
+                if route.fits(images, field):
+                    return route.bilinear(images.contiguous(), field)
     else:
         field = field.to(images.device, dtype)
         if check and not bool(torch.isfinite(field).all()):
@@ -176,6 +179,8 @@ def _sampled(images: Tensor, field: Field | Tensor, *, interpolation: str) -> Te
         return _nearest(images, *_positions(field))
     if interpolation == "gaussian":
         return _gaussian(images, *_positions(field))
+    if interpolation == "bilinear" and isinstance(field, Field) and compiled.fits(images, field):
+        return compiled.bilinear(images.contiguous(), field)  # bytes and half precision, converted
     grid = _normalised(field).expand(len(images), -1, -1, -1)
     if interpolation == "bicubic":
         grid = grid.clamp(-1, 1)  # bicubic sampling clamps the neighbours it reads, not the position

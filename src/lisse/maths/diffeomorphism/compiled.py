@@ -1,0 +1,120 @@
+"""Bilinear deformation on a CPU as one compiled loop: a row's displacements stay in the cache, no grid is written.
+
+``grid_sample`` needs a grid of two numbers a pixel, which is written and read again through memory that was never
+touched before; at 224² that costs as much as the interpolation. It also takes positions to [-1, 1] and back, which
+rounds; here they stay in pixels, so that zero fields are the identity. Needs numba (``lisse[fast]``); without it
+:func:`~lisse.maths.diffeomorphism.deform` uses ``grid_sample``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lisse.maths.diffeomorphism.field import Field
+from lisse.maths.diffeomorphism.modes import sines
+
+#: Images of one piece of work, in pixels: large enough for a thread, small enough for its factors to stay in the cache.
+PIXELS = 1 << 18
+
+
+def fits(images: Tensor, field: Field) -> bool:
+    """Whether the loop can do it: numba, float32 on the CPU, no gradients asked for."""
+    if images.device.type != "cpu" or images.dtype != torch.float32 or images.numel() == 0:
+        return False
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (images, field.cu, field.cv)):
+        return False
+    return _kernel() is not None
+
+
+def bilinear(images: Tensor, field: Field) -> Tensor:
+    """Contiguous float32 ``images`` ``[n, c, h, w]`` deformed by n fields (or one), as :func:`deform` defines it."""
+    n, _, h, w = images.shape
+    side = field.cu.shape[-1]
+    across, down = (sines(k, side, field.grid, torch.float32, images.device) for k in (w, h))
+    result = np.empty(images.shape, np.float32)  # NumPy asks for huge pages: fresh memory costs less
+    source = images.detach().numpy()
+    rows = down.contiguous().numpy()
+    size = max(1, PIXELS // (h * w))
+
+    def work(start: int) -> None:
+        own = slice(start, min(start + size, n)) if len(field) > 1 else slice(0, 1)
+        both = torch.stack([field.cu[own].detach() * w, field.cv[own].detach() * h], 1).float()
+        with torch.autocast("cpu", enabled=False):
+            along = (both.transpose(2, 3) @ across.T).contiguous()  # [count, 2, j, w]
+        _kernel()(source[start : start + size], along.numpy(), rows, result[start : start + size])
+
+    starts = range(0, n, size)
+    threads = min(torch.get_num_threads(), len(starts))
+    if threads == 1:
+        for start in starts:
+            work(start)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, starts))
+    return torch.from_numpy(result)
+
+
+@cache
+def _kernel() -> Callable[..., None] | Any:
+    """The compiled loop, or None without numba. The machine code is kept between processes."""
+    try:
+        import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        return None
+    images, factors = "float32[:, :, :, ::1]", "float32[:, ::1]"
+    # Products and sums may fuse; NaN and infinity stay what they are.
+    compiled = numba.njit(
+        f"void({images}, {images}, {factors}, {images})", nogil=True, cache=True, fastmath={"contract", "nsz"}
+    )
+    return compiled(_warp)
+
+
+def _warp(images: Any, along: Any, down: Any, result: Any) -> None:  # pragma: no cover - runs as machine code
+    n, channels, h, w = images.shape
+    side = along.shape[2]
+    u, v = np.empty(w, np.float32), np.empty(w, np.float32)
+    start, right, below = np.empty(w, np.int32), np.empty(w, np.int32), np.empty(w, np.int32)
+    zero, last, bottom = np.float32(0), np.float32(w - 1), np.float32(h - 1)
+    for k in range(n):
+        factors = along[k if along.shape[0] > 1 else 0]
+        for y in range(h):
+            u[:] = zero
+            v[:] = zero
+            for j in range(side):
+                sine = down[y, j]
+                across, up = factors[0, j], factors[1, j]
+                for x in range(w):
+                    u[x] += sine * across[x]
+                    v[x] += sine * up[x]
+            for x in range(w):
+                # Written so that NaN becomes 0: an index must never leave the picture.
+                column, row = np.float32(x) - u[x], np.float32(y) - v[x]
+                column = column if column > zero else zero
+                row = row if row > zero else zero
+                column = column if column < last else last
+                row = row if row < bottom else bottom
+                x0, y0 = np.int32(column), np.int32(row)
+                u[x] = column - np.float32(x0)
+                v[x] = row - np.float32(y0)
+                start[x] = y0 * np.int32(w) + x0
+                right[x] = np.int32(1) if x0 < w - 1 else np.int32(0)
+                below[x] = np.int32(w) if y0 < h - 1 else np.int32(0)
+            for channel in range(channels):
+                pixels = images[k, channel].ravel()
+                out = result[k, channel, y]
+                for x in range(w):
+                    # Unsigned: a negative index would be checked for, and wrap.
+                    a = np.uint64(start[x])
+                    b = np.uint64(start[x] + right[x])
+                    c = np.uint64(start[x] + below[x])
+                    d = np.uint64(start[x] + below[x] + right[x])
+                    upper = pixels[a] + u[x] * (pixels[b] - pixels[a])
+                    lower = pixels[c] + u[x] * (pixels[d] - pixels[c])
+                    out[x] = upper + v[x] * (lower - upper)

@@ -1,0 +1,91 @@
+"""The compiled loop against grid_sample: the same pictures, with and without numba."""
+
+import pytest
+import torch
+
+from lisse.maths.diffeomorphism import Diffeomorphism, compiled, deform, warp
+
+pytest.importorskip("numba", reason="the compiled loop needs numba (lisse[fast])")
+
+
+def pictures(n: int = 5, c: int = 3, h: int = 17, w: int = 23) -> torch.Tensor:
+    return torch.rand(n, c, h, w, generator=torch.Generator().manual_seed(0))
+
+
+def fields(images: torch.Tensor, cut: int = 4, delta: float = 2.0, count: int | None = None):
+    ensemble = Diffeomorphism(tuple(images.shape[2:]), cut)
+    count = len(images) if count is None else count
+    return ensemble.sample(count, ensemble.temperature(delta), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def plainly(monkeypatch):
+    """``deform`` as it is where numba is missing."""
+
+    def deformed(images, field, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(compiled, "_kernel", lambda: None)
+            return deform(images, field, **options)
+
+    return deformed
+
+
+@pytest.mark.parametrize(("cut", "delta"), [(2, 0.5), (4, 2.0), (9, 4.0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8])
+def test_it_gives_what_grid_sample_gives(plainly, cut, delta, dtype):
+    images = pictures()
+    images = (images * 255).to(dtype) if dtype == torch.uint8 else images.to(dtype)
+    field = fields(images, cut, delta)
+    assert compiled.fits(images.float(), field)
+    within = {torch.float32: 1e-5, torch.float16: 1e-3, torch.uint8: 1.0}[dtype]
+    difference = deform(images, field).double() - plainly(images, field).double()
+    assert float(difference.abs().max()) <= within
+    assert float((difference != 0).double().mean()) < 0.05 or dtype != torch.uint8
+
+
+def test_it_is_closer_to_float64_than_grid_sample_is(plainly):
+    images = pictures(2, 1, 150, 150)
+    field = fields(images, 5, 6.0)
+    exact = deform(images.double(), field.to(dtype=torch.float64))
+    ours, theirs = ((found.double() - exact).abs().mean() for found in (deform(images, field), plainly(images, field)))
+    assert ours < theirs
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_and_pieces_change_no_bit(monkeypatch, threads):
+    images = pictures(11)
+    field = fields(images)
+    whole = deform(images, field)
+    monkeypatch.setattr(compiled, "PIXELS", 2 * 17 * 23)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert torch.equal(deform(images, field), whole)
+
+
+def test_one_field_serves_all_pictures(plainly):
+    images = pictures()
+    field = fields(images, count=1)
+    torch.testing.assert_close(deform(images, field), plainly(images, field), atol=1e-5, rtol=0)
+
+
+def test_pictures_that_are_not_contiguous_are_left_as_they_are(plainly):
+    images = pictures().to(memory_format=torch.channels_last)
+    before = images.clone()
+    torch.testing.assert_close(deform(images, fields(images)), plainly(images, fields(images)), atol=1e-5, rtol=0)
+    assert torch.equal(images, before)
+
+
+def test_a_position_that_is_not_a_number_stays_inside_the_picture():
+    images = pictures(1)
+    field = fields(images) * float("nan")
+    assert torch.isfinite(compiled.bilinear(images, field)).all()
+    assert float(compiled.bilinear(images, fields(images) * 1e30).max()) <= float(images.max())
+
+
+def test_gradients_go_the_other_way():
+    images = pictures().requires_grad_()
+    assert not compiled.fits(images, fields(images))
+    assert deform(images, fields(images)).requires_grad
+    with torch.no_grad():
+        assert compiled.fits(images, fields(images))
+    assert not compiled.fits(images.detach().double(), fields(images))
+    assert warp.compiled is compiled
