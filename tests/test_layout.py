@@ -18,9 +18,10 @@ LEVELS = {
     2: ["recording", "models", "training"],
     3: ["run"],
     4: ["instruments"],
-    5: ["reporting", "experiments", "sweep"],
-    6: ["cli"],
-    7: ["__main__"],
+    5: ["reporting"],
+    6: ["experiments", "sweep"],
+    7: ["cli"],
+    8: ["__main__"],
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 TWINS = {"profile", "profile_file"}  # one thing in two files

@@ -504,9 +504,10 @@ def test_the_profile_keeps_everything(tmp_path):
         ({"ground": 0.5}, r"^Topology: ground must be a norm's order, at least 1 \(or inf\), got 0\.5\.$"),
         ({"ground": "l2"}, r"^Topology: ground must be a norm's order, at least 1 \(or inf\), got 'l2'\.$"),
         ({"scale": "max"}, r"^Topology: scale must be 'rms' or None, got 'max'\.$"),
-        ({"samples": 1}, r"^Topology: samples must be at least 2, got 1\.$"),
-        ({"clouds": 0}, r"^Topology: clouds must be at least 1, got 0\.$"),
-        ({"landmarks": 1}, r"^Topology: landmarks must be at least 2, got 1\.$"),
+        ({"samples": 1}, r"^Topology: samples must be a whole number of at least 2, got 1\.$"),
+        ({"samples": 2.5}, r"^Topology: samples must be a whole number of at least 2, got 2\.5\.$"),
+        ({"clouds": 0}, r"^Topology: clouds must be a whole number of at least 1, got 0\.$"),
+        ({"landmarks": 1}, r"^Topology: landmarks must be a whole number of at least 2, got 1\.$"),
         ({"level": 1.0}, r"^Topology: level must lie in \(0, 1\), got 1\.0\.$"),
     ],
 )
@@ -528,3 +529,23 @@ def test_options_are_plain_and_frozen():
     assert hash(Topology()) == hash(Topology(dims=[0, 1]))
     with pytest.raises(dataclasses.FrozenInstanceError):
         Topology().samples = 3
+
+
+def test_a_summary_that_moves_in_every_cloud_is_told_from_one_that_only_varies():
+    from lisse.instruments.topology_rows import Distances, unsettled
+
+    def table(rates, size):
+        # WD = 1 and then 1 + r: the only rate is r.
+        values = torch.stack([torch.ones(len(rates)), 1 + torch.tensor(rates)], 1).double()
+        return [({"p": 1, "dim": 0}, Distances(values, torch.zeros_like(values), size))]
+
+    steady = [1.0, 2.0, 4.0, 8.0, 16.0]  # clouds differ a lot, yet each loses as much
+    moved = unsettled(table([r + 2 for r in steady], 50), table(steady, 100), 0.95)
+    assert len(moved) == 1
+    assert moved[0].startswith("Not settled: 2 of 2 summaries still move by more than 10% from 50 to 100 points")
+    varied = unsettled(table([9.0, 1.0, 1.0, 4.0, 2.0], 50), table([1.0, 2.0, 2.0, 3.0, 4.0], 100), 0.95)
+    assert len(varied) == 1
+    assert varied[0].startswith("Perhaps not settled: 2 of 2 summaries")
+    assert unsettled(table(steady, 50), table(steady, 100), 0.95) == []
+    assert unsettled([], [], 0.95) == []
+    assert len(unsettled(table([2.0], 50), table([1.0], 100), 0.95)) == 1

@@ -130,6 +130,57 @@ def test_views_may_come_one_at_a_time_and_at_chosen_layers():
     torch.testing.assert_close(found["x2"]["input"], torch.full((60,), 2.0))
 
 
+def test_views_may_start_further_on():
+    run = Run(network(), data(), batch=20)
+
+    def make(batch):
+        return {"moved": batch.inputs + run.draw("noise", batch.start, len(batch.inputs), (6,))}
+
+    def reduce(tap, clean, view):
+        return (view - clean).flatten(1).square().sum(1)
+
+    whole = run.views(100, make, reduce)["moved"]
+    rest = run.views(100, make, reduce, start=40)["moved"]
+    assert len(rest["2"]) == 60
+    assert all(torch.equal(whole[name][40:], rest[name]) for name in whole)
+
+
+def test_views_against_another_reference():
+    model, samples = network(), data(50)
+    run = Run(model, samples, batch=20)
+    found = run.views(
+        50,
+        lambda batch: {"same": batch.inputs},
+        lambda tap, clean, view: (view - clean).flatten(1).square().sum(1),
+        reference=lambda batch: batch.inputs * 2,
+    )
+    torch.testing.assert_close(found["same"]["input"], samples.inputs.square().sum(1))
+    with torch.no_grad():
+        moved = model(samples.inputs) - model(samples.inputs * 2)
+    torch.testing.assert_close(found["same"]["2"], moved.square().sum(1), rtol=1e-4, atol=1e-6)
+
+
+def test_views_show_the_clean_activations_once_with_their_place():
+    run = Run(network(), data(), batch=20)
+    seen: list[tuple[str, int]] = []
+    kept: list[torch.Tensor] = []
+
+    def look(tap, clean, start):
+        seen.append((tap.name, start))
+        if tap.name == "input":
+            kept.append(clean.clone())
+
+    run.views(
+        70,
+        lambda batch: {"a": batch.inputs, "b": batch.inputs + 1},
+        lambda tap, clean, view: clean[:, 0],
+        start=20,
+        look=look,
+    )
+    assert seen == [(name, start) for start in (20, 40, 60) for name in run.taps.names]
+    assert torch.equal(torch.cat(kept), data().inputs[20:70])
+
+
 def test_a_random_network_gives_every_view_the_same_randomness():
     class Noisy(nn.Module):
         def __init__(self):

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from lisse.instruments.topology_clouds import Clouds, pieces_in_threads, sample_clouds, token_clouds
-from lisse.instruments.topology_rows import Distances, curves, equal_layers, layer_rows, summary_rows, unsettled
-from lisse.maths.homology import Diagram, diagram_distance, persistence
-from lisse.maths.wide_distances import covering, wide_distances
+from lisse.instruments.topology_rows import Distances, Table, curves, equal_layers, layer_rows, summary_rows, unsettled
+from lisse.maths.homology import Diagram, covering, diagram_distance, distance_matrix, persistence
 from lisse.profile import Part, Quantity, Row, Value
 from lisse.recording import Recording, parse_bytes
 from lisse.run import Instrument, Run
@@ -23,8 +22,6 @@ from lisse.taps import Tap
 
 _MOST_BARS = 5000  # of one diagram in a profile
 _ROUNDING = 8.0  # this many units in the last place of a diagram's size are no distance
-
-Table = list[tuple[dict[str, Value], Distances]]
 
 
 @dataclass(frozen=True)
@@ -107,8 +104,11 @@ class Topology(Instrument):
         if self.scale not in (None, "rms"):
             raise ValueError(f"Topology: scale must be 'rms' or None, got {self.scale!r}.")
         for name, least in (("samples", 2), ("clouds", 1), ("landmarks", 2)):
-            if getattr(self, name) is not None and getattr(self, name) < least:
-                raise ValueError(f"Topology: {name} must be at least {least}, got {getattr(self, name)}.")
+            given = getattr(self, name)
+            if name == "landmarks" and given is None:
+                continue
+            if isinstance(given, bool) or not isinstance(given, int) or given < least:
+                raise ValueError(f"Topology: {name} must be a whole number of at least {least}, got {given!r}.")
         if not 0 < self.level < 1:
             raise ValueError(f"Topology: level must lie in (0, 1), got {self.level}.")
 
@@ -156,8 +156,8 @@ class Topology(Instrument):
         for at, some in half:
             summaries[1].extend(summary_rows(some, at, self.level))
         notes += equal_layers(taps, [some for _, some in whole])
-        if summaries[1]:
-            notes += unsettled(summaries[1], summaries[0])
+        if half:
+            notes += unsettled(half, whole, self.level)
         arrays |= self._kept_diagrams(diagrams)
         return Part(self.name, (*rows, *summaries[0], *summaries[1]), self.QUANTITIES, tuple(notes), arrays)
 
@@ -223,7 +223,7 @@ class Topology(Instrument):
         found: dict[str, Tensor] = {"rounding": torch.tensor(torch.finfo(_precise(points.dtype)).eps)}
         radii = []
         for place, rows in enumerate(clouds.rows[name]):
-            matrix = wide_distances(points, rows=rows, device=device) * scale
+            matrix = distance_matrix(points, rows=rows, device=device) * scale
             for part, chosen in (("whole", None), ("half", clouds.halves)):
                 if part == "half" and chosen is None:
                     continue

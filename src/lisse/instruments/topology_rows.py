@@ -15,6 +15,8 @@ from lisse.maths.intervals import across_clouds
 from lisse.profile import Row, Value
 from lisse.taps import Tap
 
+Table = list[tuple[dict[str, Value], "Distances"]]
+
 _MOVES = 0.1  # a summary that changes by more than this share from half a cloud to a whole one has not settled
 
 
@@ -93,22 +95,45 @@ def equal_layers(taps: Sequence[Tap], found: Sequence[Distances]) -> list[str]:
     ]
 
 
-def unsettled(half: Sequence[Row], whole: Sequence[Row]) -> list[str]:
-    """A warning where summaries still move with the number of points."""
-    moving = []
-    for before, after in zip(half, whole, strict=True):
-        change = abs(after.value - before.value)
-        if change > _MOVES * abs(after.value) and not _overlap(before, after):
-            where = f"p={after.at['p']:g} dim={after.at['dim']}"
-            what = f"{after.quantity} {where}: {before.value:.3g} to {after.value:.3g}"
-            moving.append((change / abs(after.value) if after.value else math.inf, what))
-    if not moving:
-        return []
-    return [
-        f"Not settled: {len(moving)} of {len(whole)} summaries still move by more than {_MOVES:.0%} from "
-        f"{half[0].at['cloud']} to {whole[0].at['cloud']} points a cloud (most: {max(moving)[1]}). "
-        "Compare clouds of one size only, or take more samples."
-    ]
+def unsettled(half: Table, whole: Table, level: float) -> list[str]:
+    """Warnings where summaries still move with the number of points, or vary too much to tell.
+
+    Halves are parts of the clouds, so each cloud is compared with its own half: the change has an interval of its own,
+    and what the clouds have in common does not blur it.
+    """
+    moving, open_ = [], []
+    for (at, small), (_, large) in zip(half, whole, strict=True):
+        if bool(small.values.isnan().any() or large.values.isnan().any()):
+            continue
+        for name, summary in (("topolip_change_rate", topolip), ("mean_change_rate", mean_rate)):
+            before, after = summary(small.rates), summary(large.rates)
+            there = ~(before.isnan() | after.isnan())
+            before, after = before[there], after[there]
+            if not len(after):
+                continue
+            change, size = after - before, float(after.mean())
+            what = f"{name} p={at['p']:g} dim={at['dim']}: {float(before.mean()):.3g} to {size:.3g}"
+            share = abs(float(change.mean())) / size if size else 0.0
+            if len(change) == 1:
+                known = True
+            else:
+                ends = across_clouds(change, level=level)
+                known = not float(ends.low) <= 0.0 <= float(ends.high)
+            if share > _MOVES:
+                (moving if known else open_).append((share, what))
+    said = []
+    sizes = f"from {half[0][1].size} to {whole[0][1].size} points a cloud" if half else ""
+    if moving:
+        said.append(
+            f"Not settled: {len(moving)} of {2 * len(whole)} summaries still move by more than {_MOVES:.0%} {sizes} "
+            f"(most: {max(moving)[1]}). Compare clouds of one size only, or take more samples."
+        )
+    if open_:
+        said.append(
+            f"Perhaps not settled: {len(open_)} of {2 * len(whole)} summaries differ by more than {_MOVES:.0%} {sizes} "
+            f"but vary as much from cloud to cloud (most: {max(open_)[1]}). More clouds or more samples would tell."
+        )
+    return said
 
 
 def _row(quantity: str, values: Tensor, size: int, tap: Tap | None, at: Mapping[str, Value], level: float) -> Row:
@@ -123,9 +148,3 @@ def _row(quantity: str, values: Tensor, size: int, tap: Tap | None, at: Mapping[
     # None of these is ever negative, nor is its mean.
     value, low, high = (max(0.0, float(end)) for end in (interval.value, interval.low, interval.high))
     return Row(quantity, value, "estimate", size * len(defined), layer, depth, low, high, at)
-
-
-def _overlap(a: Row, b: Row) -> bool:
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return False
-    return a.low <= b.high and b.low <= a.high

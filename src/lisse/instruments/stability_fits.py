@@ -1,0 +1,201 @@
+"""Relative stability across networks: over seeds, against test error, training-set size and displacement.
+
+These functions read profiles that :class:`~lisse.instruments.Stability` made, and nothing else. A network is one
+profile, or several of the same architecture with different seeds, which are brought together by geometric means as
+[petrini2021] does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lisse.maths.intervals import Interval
+from lisse.maths.power_law import PowerLaw, geometric_mean, power_law
+from lisse.profile import Profile, Row
+
+Network = Profile | Sequence[Profile]
+QUANTITIES = ("relative_stability", "deformation_stability", "noise_stability")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A quantity before and after, and the factor between them, each with an interval over seeds (or samples)."""
+
+    before: Interval
+    after: Interval
+    factor: Interval
+
+
+def stability_row(
+    profile: Profile,
+    quantity: str = "relative_stability",
+    *,
+    cut: float | None = None,
+    delta: float | None = None,
+    statistic: str | None = None,
+    layer: str | None = None,
+) -> Row:
+    """The row of one quantity at one setting, of the last layer (the output) or of ``layer``.
+
+    ``cut``, ``delta`` and ``statistic`` may be left out where the profile holds only one of them.
+    """
+    if quantity not in QUANTITIES:
+        raise ValueError(f"stability_row: quantity must be one of {', '.join(QUANTITIES)}, got {quantity!r}.")
+    rows = [row for row in profile.rows if row.quantity == quantity and row.layer is not None]
+    if not rows:
+        raise ValueError(f"stability_row: profile must hold {quantity}, got one of {profile.name} without. Measure it.")
+    for name, wanted in (("cut", cut), ("delta", delta), ("statistic", statistic)):
+        there = list(dict.fromkeys(row.at.get(name, "median") for row in rows))
+        if wanted is None and len(there) > 1:
+            raise ValueError(f"stability_row: {name} must be one of {', '.join(map(str, there))}, got none.")
+        if wanted is not None:
+            rows = [row for row in rows if row.at.get(name, "median") == wanted]
+            if not rows:
+                raise ValueError(f"stability_row: {name} must be one of {', '.join(map(str, there))}, got {wanted!r}.")
+    if layer is None:
+        return max(rows, key=lambda row: row.depth if row.depth is not None else -1.0)
+    found = [row for row in rows if row.layer == layer]
+    if not found:
+        names = [str(row.layer) for row in rows]
+        raise ValueError(f"stability_row: layer must be one of {', '.join(names)}, got {layer!r}.")
+    return found[0]
+
+
+def over_seeds(
+    network: Network,
+    quantity: str = "relative_stability",
+    *,
+    cut: float | None = None,
+    delta: float | None = None,
+    statistic: str | None = None,
+    layer: str | None = None,
+    level: float = 0.95,
+) -> Interval:
+    """The geometric mean over seeds with Student's interval of the logarithms; of one profile, its own interval."""
+    seeds = [network] if isinstance(network, Profile) else list(network)
+    if not seeds:
+        raise ValueError("over_seeds: network must be a profile or several, got none.")
+    rows = [stability_row(each, quantity, cut=cut, delta=delta, statistic=statistic, layer=layer) for each in seeds]
+    if len(rows) == 1:
+        row = rows[0]
+        ends = (row.low, row.high) if row.low is not None and row.high is not None else (math.nan, math.nan)
+        value, low, high = (torch.tensor(number, dtype=torch.float64) for number in (row.value, *ends))
+        return Interval(value, low, high, row.n, level)
+    return geometric_mean(torch.tensor([row.value for row in rows], dtype=torch.float64), level=level)
+
+
+def error_law(
+    networks: Sequence[Network],
+    errors: Sequence[float | Sequence[float]],
+    quantity: str = "relative_stability",
+    *,
+    slope: float | None = None,
+    cut: float | None = None,
+    delta: float | None = None,
+    statistic: str | None = None,
+    layer: str | None = None,
+    level: float = 0.95,
+) -> PowerLaw:
+    r"""Test error against R_f over networks: :math:`\epsilon_t \approx a R_f^b`, and the correlation of the logarithms.
+
+    ``errors`` has one number (or one per seed) for every network. ``slope=0.5`` fits the prefactor of the paper's
+    square root alone ([petrini2021] fig. 5: 0.2 in the abstract, 0.24 in the figure).
+    """
+    x = _values(networks, quantity, cut, delta, statistic, layer, level)
+    if len(errors) != len(x):
+        raise ValueError(f"error_law: errors must have one entry per network, got {len(errors)} for {len(x)}.")
+    means = [geometric_mean(torch.as_tensor(each, dtype=torch.float64).reshape(-1)).value for each in errors]
+    return power_law(torch.tensor(x, dtype=torch.float64), torch.stack(means), slope=slope, level=level)
+
+
+def size_law(
+    networks: Sequence[Network],
+    sizes: Sequence[int],
+    quantity: str = "relative_stability",
+    *,
+    cut: float | None = None,
+    delta: float | None = None,
+    statistic: str | None = None,
+    layer: str | None = None,
+    level: float = 0.95,
+) -> PowerLaw:
+    """R_f (or D_f, G_f) against the number of training samples P: R ≈ a P^b ([petrini2021] fig. 3, 6, 7)."""
+    y = _values(networks, quantity, cut, delta, statistic, layer, level)
+    if len(sizes) != len(y):
+        raise ValueError(f"size_law: sizes must have one entry per network, got {len(sizes)} for {len(y)}.")
+    return power_law(torch.as_tensor(sizes, dtype=torch.float64), torch.tensor(y, dtype=torch.float64), level=level)
+
+
+def delta_law(
+    network: Network,
+    quantity: str = "relative_stability",
+    *,
+    cut: float | None = None,
+    statistic: str | None = None,
+    layer: str | None = None,
+    level: float = 0.95,
+) -> PowerLaw:
+    """How a quantity scales with the displacement δ at one cut-off ([petrini2021] fig. 3 left, 21).
+
+    Small displacements leave R_f where it is (slope 0: the network is linear over that distance), and D_f and G_f grow
+    as δ² there.
+    """
+    deltas = displacements(network)
+    y = [
+        float(over_seeds(network, quantity, cut=cut, delta=d, statistic=statistic, layer=layer, level=level).value)
+        for d in deltas
+    ]
+    return power_law(torch.tensor(deltas, dtype=torch.float64), torch.tensor(y, dtype=torch.float64), level=level)
+
+
+def displacements(network: Network) -> list[float]:
+    """Every δ that all profiles of a network hold, in order."""
+    seeds = [network] if isinstance(network, Profile) else list(network)
+    each = [{float(row.at["delta"]) for row in one.rows if row.quantity == "relative_stability"} for one in seeds]
+    return sorted(set.intersection(*each))
+
+
+def training_change(
+    initial: Network,
+    trained: Network,
+    quantity: str = "relative_stability",
+    *,
+    cut: float | None = None,
+    delta: float | None = None,
+    statistic: str | None = None,
+    layer: str | None = None,
+    level: float = 0.95,
+) -> Change:
+    r"""A quantity at initialisation and after training, and by what factor it changed ([petrini2021] fig. 3).
+
+    The factor's interval adds the two intervals' half-widths of the logarithms in quadrature, on either side; it is NaN
+    where one of them has no interval.
+    """
+    before, after = (
+        over_seeds(each, quantity, cut=cut, delta=delta, statistic=statistic, layer=layer, level=level)
+        for each in (initial, trained)
+    )
+    value = after.value / before.value
+    down = torch.hypot((after.value / after.low).log(), (before.high / before.value).log())
+    up = torch.hypot((after.high / after.value).log(), (before.value / before.low).log())
+    factor = Interval(value, value * (-down).exp(), value * up.exp(), min(before.n, after.n), level)
+    return Change(before, after, factor)
+
+
+def _values(
+    networks: Sequence[Network],
+    quantity: str,
+    cut: float | None,
+    delta: float | None,
+    statistic: str | None,
+    layer: str | None,
+    level: float,
+) -> list[float]:
+    return [
+        float(over_seeds(each, quantity, cut=cut, delta=delta, statistic=statistic, layer=layer, level=level).value)
+        for each in networks
+    ]

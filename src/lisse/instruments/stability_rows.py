@@ -1,0 +1,185 @@
+"""From the squared distances of samples to the rows of Stability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lisse.instruments.stability_views import Drawn, Setting
+from lisse.maths.intervals import Interval, bootstrap
+from lisse.maths.relative_stability import (
+    Statistic,
+    centre,
+    coordinate_medians,
+    coordinate_ratio_interval,
+    percentile_interval,
+    resample_counts,
+    resampled_centre,
+)
+from lisse.profile import Row, Value
+from lisse.taps import Tap
+
+At = Mapping[str, Value]
+#: Quantity, what stands above the line, what stands below.
+_RATIOS = (
+    ("relative_stability", "deformed", "noisy"),
+    ("deformation_stability", "deformed", "apart"),
+    ("noise_stability", "noisy", "apart"),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of one layer: squared distances ``[n, settings, fields]``, and between pairs ``[n]``.
+
+    For coordinate-wise medians, differences with one more axis instead.
+    """
+
+    deformed: Tensor
+    noisy: Tensor
+    apart: Tensor
+
+
+def setting_rows(
+    setting: Setting, drawn: Drawn, at: At, *, rejecting: bool, level: float, interval: bool, generator: torch.Generator
+) -> tuple[list[Row], list[str]]:
+    """The rows that belong to a setting and to no layer, and what a person should know about it."""
+    n, count = drawn.shift.shape[0], drawn.shift.numel()
+    good, tried = int(drawn.bijective.sum()), count + int(drawn.tries.sum())
+    shift = drawn.shift.double().mean(1)
+    exact = Interval(shift.mean(), shift.mean(), shift.mean(), n, level)
+    radius = bootstrap(shift, level=level, generator=generator) if interval else exact
+    rows = [
+        _row("bijective_share", _share(good, count, level), count, at, interval=interval and not rejecting),
+        _row("noise_radius", radius, n, at, interval=interval),
+        Row("temperature", setting.temperature, "exact", n, at=at),
+    ]
+    if rejecting:
+        rows.insert(1, _row("acceptance", _share(count, tried, level), tried, at, interval=interval))
+    notes = []
+    if good < count / 2:
+        notes.append(
+            f"{1 - good / count:.0%} of the fields at cut {setting.cut:g}, δ = {setting.delta:g} fold: R speaks of "
+            "tears as much as of smooth deformations there. A smaller delta or bijective=True avoids that."
+        )
+    true = float(setting.ensemble.delta(setting.temperature))
+    if abs(true / setting.delta - 1) > 1e-3:
+        notes.append(
+            f"By eq. 3, δ = {setting.delta:g} at cut {setting.cut:g} is an RMS displacement of {true:.4g} pixels."
+        )
+    return rows, notes
+
+
+def stability_rows(
+    taps: Sequence[Tap],
+    found: Sequence[Found],
+    ats: Sequence[At],
+    *,
+    statistic: Statistic | str,
+    level: float,
+    interval: bool,
+    generator: Callable[[], torch.Generator],
+) -> tuple[list[Row], list[str]]:
+    """R, D and G of every layer and setting. All intervals rest on the same resamples of the samples."""
+    n = len(found[0].apart)
+    ratios: Callable[..., dict[str, Interval]]
+    if statistic == "coordinates":
+        ratios = _Coordinates(level, interval, generator)
+    else:
+        counts = resample_counts(n, generator=generator()) if interval else None
+        ratios = _Distances("mean" if statistic == "mean" else "median", level, counts)
+    by_quantity: dict[str, list[Row]] = {name: [] for name, _, _ in _RATIOS}
+    silent: dict[str, list[str]] = {}
+    for j, at in enumerate(ats):
+        for tap, some in zip(taps, found, strict=True):
+            for name, got in ratios(some, j).items():
+                by_quantity[name].append(_row(name, got, n, at, tap, interval=interval))
+                if not bool(torch.isfinite(got.value)):
+                    silent.setdefault(tap.name, []).append(name)
+    notes = []
+    if silent:
+        notes.append(
+            f"No ratio at {', '.join(silent)}: what stands below the line (the answer to noise, or the distance "
+            "between samples) is zero there."
+        )
+    return [row for rows in by_quantity.values() for row in rows], notes
+
+
+@dataclass
+class _Distances:
+    """Ratios of means or medians of squared norms."""
+
+    statistic: Statistic
+    level: float
+    counts: Tensor | None
+    pairs: dict[int, Tensor] = field(default_factory=dict)  # resampled distances between samples, by layer
+
+    def __call__(self, found: Found, setting: int) -> dict[str, Interval]:
+        values = {"deformed": found.deformed[:, setting], "noisy": found.noisy[:, setting], "apart": found.apart}
+        middle = {name: centre(some, statistic=self.statistic) for name, some in values.items()}
+        counts = self.counts
+        again: dict[str, Tensor] = {}
+        if counts is not None:
+            if id(found) not in self.pairs:  # the same ones for every setting
+                self.pairs[id(found)] = resampled_centre(found.apart, counts, statistic=self.statistic)
+            again["apart"] = self.pairs[id(found)]
+            for name in ("deformed", "noisy"):
+                again[name] = resampled_centre(values[name], counts, statistic=self.statistic)
+        n, ratios = len(found.apart), {}
+        for name, above, below in _RATIOS:
+            value = torch.where(middle[below] > 0, middle[above] / middle[below], torch.nan)
+            if counts is None:
+                ratios[name] = Interval(value, value, value, n, self.level)
+            else:
+                ratios[name] = percentile_interval(value, again[above], again[below], n=n, level=self.level)
+        return ratios
+
+
+@dataclass
+class _Coordinates:
+    """Ratios of sums of coordinate-wise medians."""
+
+    level: float
+    interval: bool
+    generator: Callable[[], torch.Generator]
+
+    def __call__(self, found: Found, setting: int) -> dict[str, Interval]:
+        values = {
+            "deformed": found.deformed[:, setting],
+            "noisy": found.noisy[:, setting],
+            "apart": found.apart[:, None],
+        }
+        ratios = {}
+        for name, above, below in _RATIOS:
+            if self.interval:
+                ratios[name] = coordinate_ratio_interval(
+                    values[above], values[below], level=self.level, generator=self.generator()
+                )
+                continue
+            top, bottom = (coordinate_medians(values[side].flatten(0, 1)) for side in (above, below))
+            value = torch.where(bottom > 0, top / bottom, torch.nan)
+            ratios[name] = Interval(value, value, value, len(found.apart), self.level)
+        return ratios
+
+
+def _share(hits: int, n: int, level: float) -> Interval:
+    """A share with Wilson's interval."""
+    share = torch.tensor(hits / n, dtype=torch.float64)
+    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * (share * (1 - share) / n + z**2 / (4 * n**2)).sqrt()
+    # At shares of 0 and 1 an end meets the share, but for rounding.
+    low, high = torch.minimum(middle - half, share), torch.maximum(middle + half, share)
+    return Interval(share, low.clamp_min(0), high.clamp_max(1), n, level)
+
+
+def _row(quantity: str, found: Interval, n: int, at: At, tap: Tap | None = None, *, interval: bool = True) -> Row:
+    layer, depth = (None, None) if tap is None else (tap.name, tap.depth)
+    low: float | None = None
+    high: float | None = None
+    if interval and bool(torch.isfinite(found.low)):
+        low, high = float(found.low), float(found.high)
+    return Row(quantity, float(found.value), "estimate" if interval else "exact", n, layer, depth, low, high, at)

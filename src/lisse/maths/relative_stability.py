@@ -1,0 +1,249 @@
+r"""Relative stability: how a function answers to smooth deformations, relative to noise of the same size.
+
+Per sample :math:`x`, with a deformation :math:`\tau` and noise :math:`\eta` on the sphere of radius
+:math:`r = \langle\|\tau x - x\|\rangle` ([petrini2021] eq. 4, 5):
+
+.. math:: D_f = \frac{\langle\|f(\tau x) - f(x)\|^2\rangle}{\langle\|f(x) - f(z)\|^2\rangle}, \qquad
+          G_f = \frac{\langle\|f(x + \eta) - f(x)\|^2\rangle}{\langle\|f(x) - f(z)\|^2\rangle}, \qquad R_f = D_f / G_f,
+
+:math:`\langle\cdot\rangle` a mean or a median over samples and fields, :math:`x \ne z`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from lisse.maths.intervals import Interval
+
+Statistic = Literal["mean", "median"]
+_AT_ONCE = 2**22  # counts in flight while resampling
+
+
+def sphere(directions: Tensor, radius: float | Tensor) -> Tensor:
+    """Standard normals ``[n, …]`` scaled to norm ``radius`` (a number, or one per sample ``[n]``).
+
+    Uniform on the sphere, since the normal law has no direction of its own.
+    """
+    directions = torch.as_tensor(directions)
+    size = torch.as_tensor(radius, dtype=directions.dtype, device=directions.device)
+    if size.ndim and size.shape != directions.shape[:1]:
+        raise ValueError(
+            f"sphere: radius must be a number or one per sample [{len(directions)}], got {list(size.shape)}."
+        )
+    if not bool((torch.isfinite(size) & (size >= 0)).all()):
+        raise ValueError(f"sphere: radius must be finite and at least 0, got {radius}.")
+    norms = torch.linalg.vector_norm(directions.flatten(1), dim=1)
+    return directions * (size / norms).reshape(-1, *[1] * (directions.ndim - 1))
+
+
+def squared_distances(a: Tensor, b: Tensor, *, rows: Tensor | None = None) -> Tensor:
+    r""":math:`\|a_i - b_i\|^2` over all but the first axis, ``[n]``, in float32 (float64 for float64).
+
+    With ``rows`` ``[n]``, :math:`\|a_i - b_{rows_i}\|^2`. In chunks that stay in the cache on a CPU, into one buffer:
+    writing a whole difference to fresh memory would cost more than the sum.
+    """
+    a, b = torch.as_tensor(a), torch.as_tensor(b)
+    if a.shape[1:] != b.shape[1:] or len(b if rows is None else rows) != len(a):
+        got = f"{list(b.shape)}" + ("" if rows is None else f" with {len(rows)} rows")
+        raise ValueError(f"squared_distances: b must match a, {list(a.shape)}, got {got}.")
+    a, b = a.flatten(1), b.flatten(1)
+    wide = torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32
+    n, d = a.shape
+    found = torch.empty(n, dtype=wide, device=a.device)
+    if a.device.type != "cpu":
+        other = b if rows is None else b[rows.to(b.device)]
+        return torch.linalg.vector_norm(a.to(wide) - other.to(wide), dim=1).square()
+    at_once = max(1, min(n, 2**18 // max(1, d)))
+    buffer = torch.empty(at_once, d, dtype=wide)
+    for start in range(0, n, at_once):
+        stop = min(start + at_once, n)
+        part = buffer[: stop - start]
+        other = b[start:stop] if rows is None else b[rows[start:stop]]
+        if a.dtype == b.dtype == wide:
+            torch.sub(a[start:stop], other, out=part)
+        else:
+            part.copy_(a[start:stop]).sub_(other)  # half-precision numbers would be subtracted in half precision
+        torch.linalg.vector_norm(part, dim=1, out=found[start:stop])
+    return found.square_()
+
+
+def centre(values: Tensor, *, statistic: Statistic = "median") -> Tensor:
+    """The mean or the median (of an even number: the middle of the two) over all of ``values``, in float64."""
+    _check("centre", statistic)
+    flat = torch.as_tensor(values).flatten().double()
+    if not len(flat):
+        raise ValueError("centre: values must hold at least one number, got none.")
+    if statistic == "mean":
+        return flat.mean()
+    ordered = flat.sort().values
+    return (ordered[(len(flat) - 1) // 2] + ordered[len(flat) // 2]) / 2
+
+
+def relative_stability(deformed: Tensor, noisy: Tensor, *, statistic: Statistic = "median") -> Tensor:
+    r""":math:`R_f` from squared distances ``[n]`` or ``[n, fields]`` of either kind ([petrini2021] eq. 4).
+
+    The ratio of two means or of two medians, never the mean of ratios. NaN where the noise changes nothing. With
+    :math:`\|f(x) - f(z)\|^2` below the line the same ratio is :math:`D_f`, or :math:`G_f` (eq. 5).
+    """
+    below = centre(noisy, statistic=statistic)
+    return torch.where(below > 0, centre(deformed, statistic=statistic) / below, torch.nan)
+
+
+def resample_counts(n: int, *, resamples: int = 1000, generator: torch.Generator | None = None) -> Tensor:
+    """How often each of ``n`` samples is drawn in each of many resamples with replacement, int16 ``[resamples, n]``.
+
+    The same counts serve every statistic of the same samples, so that what they have in common cancels in ratios.
+    """
+    if n < 2:
+        raise ValueError(f"resample_counts: n must be at least 2, got {n}.")
+    if resamples < 100:
+        raise ValueError(f"resample_counts: resamples must be at least 100, got {resamples}.")
+    counts = torch.zeros(n, resamples, dtype=torch.int16).T  # a sample's counts lie side by side: medians gather them
+    for row in counts:
+        row.copy_(torch.bincount(torch.randint(n, (n,), generator=generator), minlength=n))
+    return counts
+
+
+def resampled_centre(values: Tensor, counts: Tensor, *, statistic: Statistic = "median") -> Tensor:
+    """The mean or median of ``values`` ``[n]`` or ``[n, k]`` in every resample, float64 ``[resamples]``.
+
+    Sample i counts ``counts[b, i]`` times in resample b, with all its k values. Cost: one sort and O(resamples · n k),
+    in bounded memory.
+    """
+    _check("resampled_centre", statistic)
+    values = torch.as_tensor(values)
+    values = values.reshape(len(values), -1).double().cpu()
+    n, k = values.shape
+    if counts.shape[1] != n:
+        raise ValueError(f"resampled_centre: counts must be for {n} samples, got {counts.shape[1]}.")
+    if statistic == "mean":
+        return counts.double() @ values.sum(1) / (n * k)
+    ordered, place = values.flatten().sort()
+    owner, by_sample = place // k, counts.T
+    # The median of a resample lies near the sample's: six standard deviations of its rank around the middle, and all
+    # ranks where that was not enough.
+    reach = int(3 * k * n**0.5) + 2
+    for low, high in ((max(0, n * k // 2 - reach), min(n * k, n * k // 2 + reach)), (0, n * k)):
+        places = _middles(by_sample, owner, n * k, low, high)
+        if places is not None:
+            break
+    return ordered[places].mean(1)
+
+
+def _middles(by_sample: Tensor, owner: Tensor, total: int, low: int, high: int) -> Tensor | None:
+    """Ranks ``[resamples, 2]`` of the two middle values of every resample; None if one is not in ``low … high - 1``."""
+    found = []
+    middle = torch.tensor([(total + 1) // 2, total // 2 + 1], dtype=torch.int32)
+    for some in by_sample.split(max(1, _AT_ONCE // (high - low)), 1):
+        below = torch.zeros(some.shape[1], dtype=torch.int32)
+        for part in owner[:low].split(_AT_ONCE // some.shape[1] + 1):
+            below += some.index_select(0, part).sum(0, dtype=torch.int32)
+        upto = some.index_select(0, owner[low:high]).T.contiguous().cumsum(1, dtype=torch.int32)
+        wanted = middle - below[:, None]  # the middle ones are the first up to which so many were drawn
+        if bool((wanted < 1).any()) or bool((wanted > upto[:, -1:]).any()):
+            return None
+        found.append(low + torch.searchsorted(upto, wanted))
+    return torch.cat(found)
+
+
+def ratio_interval(
+    numerator: Tensor,
+    denominator: Tensor,
+    *,
+    statistic: Statistic = "median",
+    level: float = 0.95,
+    resamples: int = 1000,
+    generator: torch.Generator | None = None,
+) -> Interval:
+    """Percentile bootstrap interval of a ratio of two means or medians over the same samples, ``[n]`` or ``[n, k]``.
+
+    Samples are resampled, with all their ``k`` fields, and the same ones above and below the line, so that what they
+    have in common cancels. NaN ends where some resample has nothing below the line.
+    """
+    above, below = torch.as_tensor(numerator), torch.as_tensor(denominator)
+    n = len(above)
+    if n != len(below):
+        raise ValueError(f"ratio_interval: denominator must have one row per sample, got {len(below)} for {n}.")
+    if not bool(torch.isfinite(above).all() and torch.isfinite(below).all()):
+        raise ValueError("ratio_interval: numerator and denominator must be finite, got NaN or infinity among them.")
+    counts = resample_counts(n, resamples=resamples, generator=generator)
+    top, bottom = (resampled_centre(values, counts, statistic=statistic) for values in (above, below))
+    return percentile_interval(relative_stability(above, below, statistic=statistic), top, bottom, n=n, level=level)
+
+
+def percentile_interval(value: Tensor, above: Tensor, below: Tensor, *, n: int, level: float = 0.95) -> Interval:
+    """The interval of a ratio ``value`` from its two sides in every resample ``[resamples]``; see ratio_interval."""
+    if not 0 < level < 1:
+        raise ValueError(f"ratio_interval: level must lie in (0, 1), got {level}.")
+    value = value.double().cpu()
+    if not bool((below > 0).all()):
+        nothing = torch.tensor(torch.nan, dtype=torch.float64)
+        return Interval(value, nothing, nothing, n, level)
+    ends = torch.quantile(above / below, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64))
+    # A value outside its interval (few, tied samples) would be a contradiction on paper.
+    return Interval(value, torch.minimum(ends[0], value), torch.maximum(ends[1], value), n, level)
+
+
+def coordinate_medians(differences: Tensor) -> Tensor:
+    r""":math:`\sum_k \mathrm{median}_x (\Delta f_k)^2` of ``[n, …]``: what the authors' public code takes in R_f.
+
+    It is not invariant under rotations of the output, as the paper's own medians of norms are.
+    """
+    squares = torch.as_tensor(differences).flatten(1).double().square().sort(0).values
+    n = len(squares)
+    return ((squares[(n - 1) // 2] + squares[n // 2]) / 2).sum()
+
+
+def coordinate_ratio_interval(
+    numerator: Tensor,
+    denominator: Tensor,
+    *,
+    level: float = 0.95,
+    groups: int = 20,
+    generator: torch.Generator | None = None,
+) -> Interval:
+    r"""Interval of the ratio of two :func:`coordinate_medians` over the same samples, ``[n, …, d]``.
+
+    Jackknife by groups: with :math:`\theta_{(i)}` the logarithm of the ratio without the i-th of g random groups of
+    samples, the variance of :math:`\log R` is :math:`\frac{g-1}{g}\sum_i(\theta_{(i)} - \bar\theta)^2` and the interval
+    Student's with g - 1 degrees of freedom. Leaving out many samples at a time makes it hold for medians, where leaving
+    out one does not; a bootstrap would cost a sort of ``[n, d]`` for every resample. NaN where a side is zero.
+    """
+    above, below = (torch.as_tensor(values) for values in (numerator, denominator))
+    n = len(above)
+    if n != len(below):
+        raise ValueError(
+            f"coordinate_ratio_interval: denominator must have one row per sample, got {len(below)} for {n}."
+        )
+    if not 0 < level < 1:
+        raise ValueError(f"coordinate_ratio_interval: level must lie in (0, 1), got {level}.")
+    groups = min(groups, n // 2)
+    if groups < 2:
+        raise ValueError(f"coordinate_ratio_interval: numerator must hold at least 4 samples, got {n}.")
+    from scipy.special import stdtrit
+
+    def ratio(keep: Tensor) -> Tensor:
+        return _coordinates(above[keep]) / _coordinates(below[keep])
+
+    order = torch.randperm(n, generator=generator)
+    value = ratio(torch.arange(n))
+    left = torch.stack([ratio(torch.cat([part for j, part in enumerate(order.tensor_split(groups)) if j != i]))
+                        for i in range(groups)]).log()  # fmt: skip
+    spread = ((groups - 1) / groups * (left - left.mean()).square().sum()).sqrt()
+    half = float(stdtrit(groups - 1, (1 + level) / 2)) * spread
+    if not bool(torch.isfinite(value) & torch.isfinite(half)):
+        half = torch.tensor(torch.nan, dtype=torch.float64)
+    return Interval(value, value * (-half).exp(), value * half.exp(), n, level)
+
+
+def _coordinates(differences: Tensor) -> Tensor:
+    """:func:`coordinate_medians` of ``[n, …, d]`` over samples and all axes between."""
+    return coordinate_medians(differences.reshape(-1, differences.shape[-1]))
+
+
+def _check(where: str, statistic: str) -> None:
+    if statistic not in get_args(Statistic):
+        raise ValueError(f"{where}: statistic must be one of {', '.join(get_args(Statistic))}, got {statistic!r}.")

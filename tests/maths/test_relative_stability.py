@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lisse.maths.relative_stability import (
+    centre,
+    coordinate_medians,
+    coordinate_ratio_interval,
+    ratio_interval,
+    relative_stability,
+    resample_counts,
+    resampled_centre,
+    sphere,
+    squared_distances,
+)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_lies_on_the_sphere(dtype):
+    drawn = torch.randn(500, 3, 4, 5, generator=seeded(), dtype=dtype)
+    noise = sphere(drawn, 2.5)
+    assert noise.dtype == dtype
+    torch.testing.assert_close(noise.flatten(1).norm(dim=1), torch.full((500,), 2.5, dtype=dtype))
+    each = torch.linspace(0, 3, 500, dtype=dtype)
+    torch.testing.assert_close(sphere(drawn, each).flatten(1).norm(dim=1), each)
+    # A coordinate of a uniform vector of norm r in d dimensions has mean 0 and variance r²/d; n d = 30,000 of them.
+    assert abs(float(noise.mean())) < 5 * 2.5 / 60**0.5 / 30_000**0.5
+    assert float(noise.square().mean()) == pytest.approx(2.5**2 / 60)
+
+
+def test_noise_has_no_direction_of_its_own():
+    noise = sphere(torch.randn(4000, 3, generator=seeded()), 1.0)
+    second = noise.T @ noise / 4000  # E = I/3, each entry's standard error at most (2/15)^½ / 4000^½
+    assert (second - torch.eye(3) / 3).abs().max() < 5 * (2 / 15) ** 0.5 / 4000**0.5
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (5, 2, 3, 4), (3, 300_000), (1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_squared_distances_are_those_of_the_plain_formula(shape, dtype):
+    a, b = (torch.randn(*shape, generator=seeded(s)).to(dtype) for s in (0, 1))
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    found = squared_distances(a, b)
+    assert found.dtype == wide
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-4  # float32 sums of 300,000 squares
+    torch.testing.assert_close(
+        found.double(), (a.double() - b.double()).flatten(1).square().sum(1), rtol=tolerance, atol=0
+    )
+    rows = torch.arange(shape[0]).flip(0)
+    torch.testing.assert_close(squared_distances(a, b, rows=rows), squared_distances(a, b.flip(0)))
+
+
+def test_squared_distances_need_no_contiguous_memory():
+    a, b = torch.randn(4, 5, 6, generator=seeded()), torch.randn(4, 6, 5, generator=seeded(1)).movedim(1, 2)
+    torch.testing.assert_close(squared_distances(a, b), (a - b).square().sum((1, 2)))
+
+
+def test_medians_take_the_middle_of_the_two():
+    assert float(centre(torch.tensor([4.0, 1.0, 2.0, 8.0]))) == 3.0
+    assert float(centre(torch.tensor([[4.0, 1.0], [2.0, 8.0]]), statistic="mean")) == 3.75
+    assert float(centre(np.array([1.0, 5.0, 2.0]))) == 2.0
+
+
+def test_a_ratio_of_centres_and_not_the_centre_of_ratios():
+    above, below = torch.tensor([1.0, 9.0, 2.0]), torch.tensor([2.0, 3.0, 8.0])
+    assert float(relative_stability(above, below)) == pytest.approx(2 / 3)
+    assert float(relative_stability(above, below, statistic="mean")) == pytest.approx(12 / 13)
+    assert math.isnan(relative_stability(above, torch.zeros(3)))
+
+
+@given(scale=st.floats(1e-3, 1e3), seed=st.integers(0, 50), statistic=st.sampled_from(["mean", "median"]))
+@settings(max_examples=30, deadline=None)
+def test_scale_and_rotation_of_the_output_change_nothing(scale, seed, statistic):
+    """SPEC C.4: f -> a f + b, and orthogonal output maps."""
+    clean, moved, noisy = torch.randn(3, 20, 6, generator=seeded(seed), dtype=torch.float64)
+    turn = torch.linalg.qr(torch.randn(6, 6, generator=seeded(seed + 1), dtype=torch.float64)).Q
+
+    def found(f):
+        return relative_stability(
+            squared_distances(f(moved), f(clean)), squared_distances(f(noisy), f(clean)), statistic=statistic
+        )
+
+    plain = found(lambda x: x)
+    torch.testing.assert_close(found(lambda x: scale * x @ turn + 3.0), plain, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (7, 2), (9, 1), (40, 3), (300, 1)])
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+def test_resampled_centres_are_those_of_the_resamples(n, k, statistic):
+    values = torch.rand(n, k, generator=seeded(), dtype=torch.float64).round(decimals=1)  # with ties
+    counts = resample_counts(n, resamples=100, generator=seeded(1))
+    assert (counts.sum(1) == n).all()
+    naive = [centre(values.repeat_interleave(row.long(), 0), statistic=statistic) for row in counts]
+    torch.testing.assert_close(resampled_centre(values, counts, statistic=statistic), torch.stack(naive))
+
+
+def test_a_median_far_from_the_middle_is_found_too():
+    values = torch.arange(1000.0)
+    counts = torch.zeros(2, 1000, dtype=torch.int16)
+    counts[0, 999], counts[1, 0] = 1000, 1000
+    assert resampled_centre(values, counts).tolist() == [999.0, 0.0]
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+def test_intervals_of_ratios_cover(statistic):
+    """Both sides share a lognormal factor per sample; the true ratio is 2. 95 % of 200: five standard errors."""
+    hits, wide = 0, 0
+    for seed in range(200):
+        z = torch.randn(3, 60, generator=seeded(seed), dtype=torch.float64)
+        top, bottom = 2 * (z[0] + 0.3 * z[1]).exp(), (z[0] + 0.3 * z[2]).exp()
+        found = ratio_interval(top, bottom, statistic=statistic, resamples=300, generator=seeded(seed))
+        hits += int(found.low <= 2 <= found.high)
+        wide += int(ratio_interval(top, bottom, statistic=statistic, level=0.5, resamples=300).high < found.high)
+        assert found.low <= found.value <= found.high
+    assert hits >= 200 * (0.93 - 5 * (0.95 * 0.05 / 200) ** 0.5)
+    assert wide > 190
+
+
+def test_the_interval_is_paired():
+    """What samples have in common cancels: a ratio of proportional sides is certain."""
+    below = torch.rand(50, generator=seeded(), dtype=torch.float64)
+    found = ratio_interval(3 * below, below, generator=seeded())
+    assert float(found.low) == pytest.approx(3.0)
+    assert float(found.high) == pytest.approx(3.0)
+    assert float(ratio_interval(3 * below, below.flip(0), generator=seeded()).high) > 3.05
+
+
+def test_no_interval_where_a_resample_has_nothing_below():
+    assert math.isnan(ratio_interval(torch.ones(9), torch.tensor([1.0] + [0.0] * 8), generator=seeded()).low)
+
+
+def test_coordinate_medians_are_summed_per_coordinate():
+    differences = torch.tensor([[1.0, 0.0], [-3.0, 2.0], [2.0, 4.0]])
+    assert float(coordinate_medians(differences)) == 4 + 4
+    assert float(centre(differences.square().sum(1))) == 13.0  # the paper's own, another number
+
+
+def test_coordinate_intervals_cover_and_are_paired():
+    hits = 0
+    for seed in range(100):
+        z = torch.randn(2, 100, 1, 8, generator=seeded(seed), dtype=torch.float64)
+        found = coordinate_ratio_interval(2**0.5 * z[0], z[1], generator=seeded(seed))
+        assert float(found.value) == pytest.approx(
+            float(coordinate_medians(2**0.5 * z[0, :, 0]) / coordinate_medians(z[1, :, 0]))
+        )
+        hits += int(found.low <= 2 <= found.high)
+    assert hits >= 100 * (0.95 - 5 * (0.95 * 0.05 / 100) ** 0.5)
+    same = coordinate_ratio_interval(2 * z[0], z[0], generator=seeded())
+    assert float(same.high) == pytest.approx(4.0)
+    narrow = coordinate_ratio_interval(z[0], z[1], level=0.5, generator=seeded())
+    assert narrow.high < coordinate_ratio_interval(z[0], z[1], generator=seeded()).high
+    few = coordinate_ratio_interval(z[0], z[1], groups=4, generator=seeded())
+    assert float(few.high) != float(coordinate_ratio_interval(z[0], z[1], generator=seeded()).high)
+
+
+def test_bad_arguments():
+    x = torch.ones(4, 3)
+    with pytest.raises(ValueError, match=r"squared_distances: b must match a, \[4, 3\], got \[4, 2\]"):
+        squared_distances(x, x[:, :2])
+    with pytest.raises(ValueError, match=r"squared_distances: b must match a, \[4, 3\], got \[3, 3\]"):
+        squared_distances(x, x[:3])
+    with pytest.raises(ValueError, match=r"sphere: radius must be a number or one per sample \[4\], got \[3\]"):
+        sphere(x, torch.ones(3))
+    with pytest.raises(ValueError, match=r"sphere: radius must be finite and at least 0, got -1\.0"):
+        sphere(x, -1.0)
+    with pytest.raises(ValueError, match="centre: statistic must be one of mean, median, got 'mode'"):
+        centre(x, statistic="mode")
+    with pytest.raises(ValueError, match="centre: values must hold at least one number"):
+        centre(torch.empty(0))
+    with pytest.raises(ValueError, match="ratio_interval: denominator must have one row per sample, got 3 for 4"):
+        ratio_interval(torch.ones(4), torch.ones(3))
+    with pytest.raises(ValueError, match="must be finite, got NaN"):
+        ratio_interval(torch.ones(4), torch.tensor([1, 2, math.nan, 1]))
+    with pytest.raises(ValueError, match=r"level must lie in \(0, 1\), got 2"):
+        ratio_interval(torch.ones(4), torch.ones(4), level=2)
+    with pytest.raises(ValueError, match="resamples must be at least 100, got 5"):
+        ratio_interval(torch.ones(4), torch.ones(4), resamples=5)
+    with pytest.raises(ValueError, match="n must be at least 2, got 1"):
+        resample_counts(1)
+    with pytest.raises(ValueError, match="counts must be for 3 samples, got 4"):
+        resampled_centre(torch.ones(3), resample_counts(4))
+    with pytest.raises(ValueError, match="must hold at least 4 samples, got 3"):
+        coordinate_ratio_interval(torch.ones(3, 2), torch.ones(3, 2))
+    with pytest.raises(ValueError, match="one row per sample, got 3 for 4"):
+        coordinate_ratio_interval(torch.ones(4, 2), torch.ones(3, 2))
+    with pytest.raises(ValueError, match=r"coordinate_ratio_interval: level must lie in \(0, 1\), got 0"):
+        coordinate_ratio_interval(torch.ones(4, 2), torch.ones(4, 2), level=0)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lisse.instruments import Stability
+from lisse.profile import Part, Profile, Row
+from lisse.reporting import save_figure
+from lisse.reporting.stability import delta_figure, error_figure, size_figure, stability_figure
+
+
+def profile(r=0.2, *, cuts=(3,), deltas=(1.0,), name="net"):
+    rows = []
+    for cut in cuts:
+        for delta in deltas:
+            for depth, layer in ((0.0, "input"), (0.5, "block"), (1.0, "output")):
+                g = 0.4 * delta**2
+                value = (1 - depth) + depth * r
+                values = {"relative_stability": value, "deformation_stability": g * value, "noise_stability": g}
+                rows += [
+                    Row(q, v, "estimate", 50, layer, depth, 0.9 * v, 1.1 * v, {"cut": cut, "delta": delta})
+                    for q, v in values.items()
+                ]
+    return Profile((Part("stability", tuple(rows), Stability.QUANTITIES),), {"model": {"name": name}})
+
+
+def curves(ax):
+    return [line.get_ydata() for line in ax.lines if len(line.get_ydata()) > 2]
+
+
+def test_d_g_and_r_by_layer(tmp_path):
+    figure = stability_figure([profile(0.2, name="a"), profile(0.1, name="b")])
+    d, g, r = figure.axes
+    assert [ax.get_title("left")[0] for ax in figure.axes] == ["D", "G", "R"]
+    np.testing.assert_allclose(curves(r), [[1, 0.6, 0.2], [1, 0.55, 0.1]])
+    np.testing.assert_allclose(curves(g)[0], [0.4] * 3)
+    np.testing.assert_allclose(curves(d)[1], [0.4, 0.22, 0.04])
+    assert len(r.collections) == 2  # a band each
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+    assert save_figure(figure, tmp_path / "a.png").stat().st_size > 0
+
+
+def test_settings_are_chosen():
+    several = profile(cuts=(3, 5), deltas=(0.5, 1.0))
+    assert len(curves(stability_figure(several).axes[0])) == 4
+    assert len(curves(stability_figure(several, cut=3).axes[0])) == 2
+    assert len(curves(stability_figure(several, cut=3, delta=1.0).axes[0])) == 1
+    with pytest.raises(ValueError, match=r"must hold Stability's rows at cut=4, delta=None, got none"):
+        stability_figure(several, cut=4)
+
+
+def test_error_against_r_with_its_law():
+    stabilities = (0.01, 0.1, 0.5)
+    networks = [profile(r, name=f"n{r}") for r in stabilities]
+    errors = [0.24 * r**0.5 for r in stabilities]
+    figure = error_figure(networks, errors)
+    (ax,) = figure.axes
+    (law,) = curves(ax)
+    np.testing.assert_allclose([law[0], law[-1]], [errors[0], errors[-1]])
+    assert "0.24 · R^0.50" in figure.texts[1].get_text()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["n0.01", "n0.1", "n0.5"]
+    named = error_figure(networks, errors, names=["x", "y", "z"], quantity="relative_stability", cut=3, delta=1.0)
+    assert named.legends[0].get_texts()[0].get_text() == "x"
+    with pytest.raises(ValueError, match="names must have one entry per network, got 1 for 3"):
+        error_figure(networks, errors, names=["x"])
+
+
+def test_sizes_and_displacements(tmp_path):
+    sizes = [100, 1000, 10_000]
+    figure = size_figure([profile(3 / p**0.5) for p in sizes], sizes)
+    assert "P^-0.50" in figure.axes[2].get_title("left")
+    sweep = delta_figure(profile(deltas=(0.5, 1.0, 2.0)))
+    assert "δ^2.00" in sweep.axes[0].get_title("left")
+    np.testing.assert_allclose(curves(sweep.axes[2])[0], [0.2] * 3)
+    both = delta_figure([profile(deltas=(0.5, 1.0), name="a"), profile(0.1, deltas=(0.5, 1.0), name="b")])
+    assert len(both.axes[0].lines) == 2
+    with pytest.raises(ValueError, match=r"measured at several delta, got \[1\.0\]"):
+        delta_figure(profile())
+    assert save_figure(figure, tmp_path / "a.png").stat().st_size > 0
+    assert save_figure(sweep, tmp_path / "b.png").stat().st_size > 0
