@@ -87,6 +87,19 @@ def test_time_left_is_said_in_a_fitting_unit(clock: Clock, left: int, text: str)
     assert f"about {text} left" in lines(stream)[1]
 
 
+def test_what_was_done_before_is_no_speed(clock: Clock) -> None:
+    stream = io.StringIO()
+    bar = Bar(stream, every=10.0)
+    for done in (9000, 9050, 10000):
+        bar(Event("train", done, 10000, "images"))
+        clock.now += 10.0
+    assert lines(stream) == [
+        "train: 9,000 of 10,000 images",
+        "train: 9,050 of 10,000 images, 5 images/s, about 3 min left",
+        "train: 10,000 of 10,000 images, 50 images/s",
+    ]
+
+
 def test_something_to_say_is_a_line_at_once(clock: Clock) -> None:
     stream = io.StringIO()
     bar = Bar(stream)

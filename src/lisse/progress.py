@@ -48,7 +48,7 @@ class Bar:
         self.live = (self.console.is_terminal or self.console.is_jupyter) if live is None else live
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
-        self._begun: dict[str, float] = {}
+        self._begun: dict[str, tuple[float, float]] = {}  # when, and what was done then
         self._said: dict[str, float] = {}
 
     def __call__(self, event: Event) -> None:
@@ -101,13 +101,13 @@ class Bar:
 
     def _line(self, event: Event) -> None:
         now = time.monotonic()
-        begun = self._begun.setdefault(event.task, now)
+        begun, before = self._begun.setdefault(event.task, (now, event.done))
         finished = event.total is not None and event.done >= event.total
         if not finished and now - self._said.get(event.task, -self.every) < self.every:
             return
         self._said[event.task] = now
-        rate = event.done / (now - begun) if now > begun else 0.0
-        text = f"{event.task}: {event.done:g}" + (f" of {event.total:g}" if event.total is not None else "")
+        rate = (event.done - before) / (now - begun) if now > begun else 0.0
+        text = f"{event.task}: {_count(event.done)}" + (f" of {_count(event.total)}" if event.total is not None else "")
         text += f" {event.unit}" if event.unit else ""
         if rate > 0:
             text += f", {_figure(rate)} {event.unit}/s"
@@ -117,6 +117,10 @@ class Bar:
         if finished:
             self._begun.pop(event.task, None)
             self._said.pop(event.task, None)
+
+
+def _count(number: float) -> str:
+    return f"{int(number):,}" if number == int(number) else f"{number:g}"
 
 
 def _figure(rate: float) -> str:

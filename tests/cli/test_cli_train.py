@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -70,6 +71,14 @@ def test_measuring_while_training(lisse, folder):
     ]  # fmt: skip
 
 
+def test_measuring_a_run_that_has_ended_measures_nothing_and_says_so(lisse, folder):
+    assert lisse(*LINE).exit_code == 0
+    done = lisse(*LINE, "--measure", "sensitivity")
+    assert done.exit_code == 0, done.output
+    assert "Nothing was measured" in done.stderr
+    assert "Profiles" not in done.stderr
+
+
 def test_fine_tuning_with_another_classifier(lisse, folder):
     assert lisse(*LINE).exit_code == 0
     refused = lisse("train", f"{MODEL}&classes=7", "--data", "digits", "--out", "other")
@@ -104,6 +113,7 @@ def test_a_diverging_run_is_a_result_with_a_code_of_its_own(lisse, folder):
         done = lisse(*line)
         assert done.exit_code == 4, done.output
         assert "Diverged: the loss of step" in done.stdout
+        assert re.search(r"^\d+ of 24 steps, ", done.stdout, re.MULTILINE)
         assert "last-good.safetensors" in done.stderr
         assert "Traceback" not in done.output
 

@@ -23,6 +23,7 @@ import lisse
 from lisse.data import Dataset
 from lisse.training import Penalty, Recipe, Training
 from lisse.training import checkpoint as checkpoints
+from lisse.training.folder import Folder
 
 ADAM = Recipe(optimizer="adam", lr=0.01, batch=7, epochs=4, schedule="onecycle", crop=1, flip=True)
 OPTIONS = {"recipe": ADAM, "checkpoint_seconds": 0.0}
@@ -153,15 +154,28 @@ def killed(out: Path, after: float, **options) -> bool:
     return alive
 
 
+def killed_beyond(out: Path, step: int, after: float, **options) -> bool:
+    """Kill the run a moment after its checkpoint of ``step``: a machine under load cannot finish it before."""
+    process = FORK.Process(target=run, args=(out,), kwargs=options, daemon=True)
+    process.start()
+    while process.is_alive() and not any(int(path.stem[5:]) >= step for path in out.glob("checkpoints/step-*")):
+        time.sleep(0.001)
+    process.join(after)
+    alive = process.is_alive()
+    process.kill()  # SIGKILL
+    process.join()
+    return alive
+
+
 def test_killed_at_random_moments_it_ends_with_the_same_weights(tmp_path):
-    options = {"epochs": 30}
-    begun = time.monotonic()
+    options = {"epochs": 20}  # 120 steps
     expected = run(tmp_path / "whole", **options)
-    lasts = time.monotonic() - begun
     dice = random.Random(0)
-    alive = [killed(tmp_path / "killed", dice.uniform(0.02, 0.35) * lasts, **options) for _ in range(8)]
+    steps = [0, *sorted(dice.sample(range(1, 90), 5))]
+    alive = [killed_beyond(tmp_path / "killed", step, dice.uniform(0, 0.03), **options) for step in steps]
     assert sum(alive) >= 3
     found = run(tmp_path / "killed", **options)
+    assert found.resumed >= steps[-1] - 1
     assert same(found.model, expected.model)
     assert rows(found) == rows(expected)
     assert not list((tmp_path / "killed").rglob(".*.tmp"))
@@ -229,6 +243,33 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, whol
     assert same(found.model, whole.model)
 
 
+def test_a_damaged_checkpoint_does_not_stay_in_the_place_of_a_good_one(tmp_path):
+    with pytest.raises(Stop):
+        run(tmp_path, callbacks=[stopping(10)])
+    damaged = tmp_path / "checkpoints" / "step-000000000020.safetensors"
+    damaged.write_bytes(b"")
+    with pytest.raises(Stop):
+        run(tmp_path, callbacks=[stopping(12)])
+    assert [path.stem for path in sorted(damaged.parent.iterdir())] == ["step-000000000010", "step-000000000011"]
+
+
+def test_what_a_killed_process_half_wrote_is_removed_by_the_one_that_holds_the_folder(tmp_path):
+    folder = Folder(tmp_path)
+    folder.checkpoints.mkdir()
+    left = [tmp_path / f".{name}.0123abcd.tmp" for name in ("config.json", "log.csv", "result.json")]
+    left += [tmp_path / ".model.safetensors.0123456789abcdef.tmp"]
+    left += [folder.checkpoints / ".step-000000000003.safetensors.0123abcd.tmp"]
+    others = [tmp_path / ".mine.tmp", tmp_path / ".log.csv.tmp"]
+    for path in (*left, *others):
+        path.write_text("half")
+    # A second process of the same run reads while the first one may be writing.
+    assert folder.latest() is None
+    assert all(path.exists() for path in left)
+    with folder.held():
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in others)
+
+
 # --- the same folder again -------------------------------------------------------------------------------------------
 
 
@@ -250,6 +291,17 @@ def test_a_spec_model_handed_in_again_is_known(tmp_path):
     data = Dataset("d", torch.rand(40, 1, 8, 8), torch.arange(40) % 10)
     for _ in range(2):
         assert lisse.train(model, data, recipe=RECIPE, out=tmp_path).status == "finished"
+
+
+def test_a_spec_model_that_was_stopped_half_way_is_to_be_loaded_anew(tmp_path):
+    model = lisse.load_model("zoo:fc2?in_channels=1&size=8&mean=none")
+    data = Dataset("d", torch.rand(40, 1, 8, 8), torch.arange(40) % 10)
+    with pytest.raises(Stop):
+        lisse.train(model, data, recipe=RECIPE, out=tmp_path, checkpoint_seconds=0, callbacks=[stopping(4)])
+    with pytest.raises(ValueError, match=r"model weights = .* Load the model anew"):
+        lisse.train(model, data, recipe=RECIPE, out=tmp_path)
+    anew = lisse.load_model("zoo:fc2?in_channels=1&size=8&mean=none")
+    assert lisse.train(anew, data, recipe=RECIPE, out=tmp_path).resumed == 3
 
 
 CHANGED = {

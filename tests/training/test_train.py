@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -431,9 +432,82 @@ def test_looking_less_often_finds_the_same_step(monkeypatch, tmp_path):
     assert fine.log[1]["loss"] == trained().log[1]["loss"]
 
 
+def test_slow_steps_are_looked_at_and_kept_more_often(monkeypatch, tmp_path):
+    from lisse.training import loop
+
+    class Rare(loop.Loop):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.look_every = 50
+
+    kept = {}
+
+    def see(moment):
+        kept[moment.step] = {int(path.stem[5:]) for path in (tmp_path / str(patience) / "checkpoints").iterdir()}
+
+    monkeypatch.setattr("lisse.training.start.Loop", Rare)
+    for patience in (0.0, 1e9):  # no step is quick enough; all are
+        monkeypatch.setattr(loop, "PATIENCE", patience)
+        recipe = dataclasses.replace(RECIPE, batch=5, epochs=1)
+        trained(recipe, out=tmp_path / str(patience), checkpoint_seconds=0, callbacks=[see])
+        assert max(kept[9]) == (8 if patience == 0 else 1)
+
+
+def test_a_diverged_run_says_which_checkpoint_was_good(tmp_path):
+    found = trained(loss=exploding(6), out=tmp_path, checkpoint_seconds=0)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["status"], result["step"]) == ("diverged", 6)
+    assert (result["checkpoint"], result["checkpoint_step"]) == ("last-good.safetensors", 5)
+    assert found.checkpoint == tmp_path / result["checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "expected"), [(16, 4, 1000), (16, 2**18, 16), (4, 2**18, 16), (50, 2**19, 50)]
+)
+def test_test_batches_are_small_where_samples_are_large(batch, size, expected):
+    from types import SimpleNamespace
+
+    from lisse.training.evaluation import Evaluation
+
+    test = Dataset("large", torch.zeros(1, 1).expand(2, size), torch.zeros(2, dtype=torch.int64))
+    plan = SimpleNamespace(test=test, recipe=dataclasses.replace(RECIPE, batch=batch))
+    found = Evaluation(SimpleNamespace(device=torch.device("cpu")), plan, torch.float32, False)
+    assert found.batch == expected
+
+
+def test_the_score_does_not_depend_on_the_batch(monkeypatch):
+    whole = trained(test=points(31, seed=2)).test
+    monkeypatch.setattr("lisse.training.evaluation.BATCH", 7)
+    parts = trained(test=points(31, seed=2)).test
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
+    assert (parts.accuracy, parts.n) == (whole.accuracy, 31)
+
+
+@pytest.mark.parametrize(
+    ("loss", "got"),
+    [
+        (lambda o, t: nn.functional.cross_entropy(o, t, reduction="none"), r"shape \(16,\)"),
+        (lambda o, t: 1.0, "float"),
+    ],
+)
+def test_a_loss_that_is_not_one_number(loss, got):
+    with pytest.raises(ValueError, match=f"loss must return one number as a tensor, got {got}"):
+        trained(loss=loss)
+
+
+def test_a_loss_of_shape_one_is_one_number():
+    found = trained(loss=lambda o, t: nn.functional.cross_entropy(o, t)[None], test=points())
+    assert same(found.model, trained(loss=nn.functional.cross_entropy).model)
+    assert found.test.loss == pytest.approx(trained(test=points()).test.loss)
+
+
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 GOOD = points()
+HOLED = GOOD.inputs.clone()
+HOLED[7, 2] = math.nan
+BROKEN = network()
+nn.init.constant_(BROKEN[3].bias, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -447,9 +521,14 @@ GOOD = points()
         ({"data": Dataset("d", GOOD.inputs)}, ValueError, "data must have targets"),
         ({"data": Dataset("d", GOOD.inputs, GOOD.inputs)}, ValueError, "one integer label per sample"),
         ({"data": Dataset("d", GOOD.inputs, GOOD.targets + 1)}, ValueError, r"labels in 0 … 2, .* got 1 … 3"),
-        ({"data": Dataset("d", GOOD.inputs, GOOD.targets - 1)}, ValueError, "got -1 … 1"),
+        ({"data": Dataset("d", GOOD.inputs, GOOD.targets - 1)}, ValueError, r"got -1 … 1 in 'd'.* count from 0\.$"),
         ({"test": Dataset("d", GOOD.inputs, GOOD.targets + 5)}, ValueError, "test must have labels in 0 … 2"),
         ({"data": Dataset("d", GOOD.inputs[:, :3], GOOD.targets)}, ValueError, r"data must fit the model, got .*\[3\]"),
+        ({"test": Dataset("d", GOOD.inputs[:, :3], GOOD.targets)}, ValueError, r"test must fit the model, got .*\[3\]"),
+        ({"data": Dataset("d", HOLED, GOOD.targets)}, ValueError, "data must hold finite numbers, .* sample 7 of 'd'"),
+        ({"test": Dataset("d", HOLED, GOOD.targets)}, ValueError, "test must hold finite numbers, .* sample 7 of 'd'"),
+        ({"model": BROKEN}, ValueError, r"model must have finite weights, got nan or inf in 3\.bias"),
+        ({"devices": 17}, ValueError, "batch must be at least the 17 devices, got 16"),
         ({"data": torch.zeros(0, 4)}, ValueError, "at least one sample"),
         ({"recipe": dataclasses.replace(RECIPE, crop=2)}, ValueError, "augment must be left out for data that are no"),
         ({"callbacks": [3]}, TypeError, "callbacks must be callable with a Moment"),

@@ -160,13 +160,19 @@ def _print(found: Any, *, measured: bool) -> None:
         )
     elif found.test is not None:
         print(f"Test loss {number(found.test.loss)} on {found.test.n:,} samples.")
-    print(f"{found.steps:,} steps, {number(found.epoch)} epochs, {found.seconds:.1f} s of training.")
+    steps = f"{found.steps:,} steps" if found.status == "finished" else f"{found.step:,} of {found.steps:,} steps"
+    epochs = "1 epoch" if found.epoch == 1 else f"{number(found.epoch)} epochs"
+    print(f"{steps}, {epochs}, {found.seconds:.1f} s of training.")
     sys.stdout.flush()
     where = shlex.quote(str(found.checkpoint))
     what = "weights" if found.status == "finished" else "last good weights"
     print(f"Saved {where} ({what}), {found.out / 'log.csv'}.", file=sys.stderr)
-    if measured:
-        print(f"Profiles: {found.out / 'profiles'}", file=sys.stderr)
+    profiles = found.out / "profiles"
+    if measured and profiles.is_dir():
+        where = shlex.quote(str(found.out))
+        print(f"Profiles: {profiles}. Draw them: lisse figure time {where} -o time.png", file=sys.stderr)
+    elif measured:
+        print("Nothing was measured: the run had ended before. Choose another folder with --out.", file=sys.stderr)
 
 
 def _recipe(ctx: click.Context, values: dict[str, Any]) -> Any:

@@ -59,7 +59,7 @@ class Feed:
         self.bytes = {
             key for key, part in parts.items() if part.dtype == torch.uint8 and part.ndim >= (3 if key else 1)
         }
-        self.resident = device.type == "cpu" or _fits(data, device, self.crops)
+        self.resident = device.type == "cpu" or fits(data, device, self.crops)
         self.last = self.images and (channels_last or crops is not None)
         self.contiguous = crops is not None and not channels_last
         home = device if self.resident else torch.device("cpu")
@@ -132,7 +132,8 @@ def _rows(part: Tensor, rows: Tensor | None) -> Tensor:
     return part if rows is None else part.index_select(0, rows)
 
 
-def _fits(data: Dataset, device: torch.device, crops: CropFlip | None) -> bool:
+def fits(data: Dataset, device: torch.device, crops: CropFlip | None = None) -> bool:
+    """Whether the data may stay on the device: in its memory, with room for the work."""
     parts = list(data.inputs.values()) if isinstance(data.inputs, dict) else [data.inputs]
     needed = float(sum(part.numel() * part.element_size() for part in parts))
     if crops is not None and parts[0].ndim == 4:

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from lisse.training.checkpoint import load_model_tensors, read_checkpoint, write
 from lisse.training.result import Log
 
 KEPT = 2
+_LEFT = re.compile(r"\.((config|result)\.json|log\.csv|(model|last-good|step-\d+)\.safetensors)\.[0-9a-f]{8,16}\.tmp")
 
 
 class Folder:
@@ -56,6 +58,9 @@ class Folder:
                     f"train: out must not be in use, got {self.path}, where another training is writing. Wait for it, "
                     "or choose another folder."
                 ) from error
+            for left in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
+                if _LEFT.fullmatch(left.name):  # of a process that was killed while it wrote
+                    left.unlink(missing_ok=True)
             yield
         finally:
             os.close(handle)
@@ -80,9 +85,11 @@ class Folder:
             raise ValueError(f"train: {file} must be JSON, got a damaged file. Choose another folder.") from error
         differing = differences(before, json.loads(json.dumps(config)))
         if differing:
+            anew = all(text.startswith("model weights = ") for text in differing)
+            hint = " Load the model anew: a run knows it by the weights it began with." if anew else ""
             raise ValueError(
                 f"train: out must be a new folder or that of the same run, got {self.path}, where the run has "
-                f"{'; '.join(differing[:6])}. Choose another folder, or repeat the command as it was."
+                f"{'; '.join(differing[:6])}. Choose another folder, or repeat the command as it was.{hint}"
             )
 
     def begun_weights(self) -> Any:
@@ -92,19 +99,19 @@ class Folder:
     # -- where it stands -------------------------------------------------------------------------------------------
 
     def save(self, step: int, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> None:
-        """A checkpoint of ``step``; older ones but one go away once it is on the disk."""
+        """A checkpoint of ``step``; older ones but one go away once it is on the disk, and damaged ones after it."""
         self.checkpoints.mkdir(exist_ok=True)
         try:
             write_checkpoint(self._checkpoint(step), tensors, {"step": step, **document})
         except OSError as error:
             raise self._no_room(error) from error
-        for path in self._found()[KEPT:]:
+        found = self._found()
+        here = found.index(self._checkpoint(step))
+        for path in (*found[:here], *found[here + KEPT :]):
             path.unlink(missing_ok=True)
 
     def latest(self) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
         """The newest whole checkpoint (tensors, document) and complaints about newer ones; ``None`` without any."""
-        for left in self.checkpoints.glob(".*.tmp"):  # of a process that was killed while it wrote
-            left.unlink(missing_ok=True)
         complaints: list[str] = []
         for path in self._found():
             try:

@@ -22,8 +22,9 @@ from lisse.training.plan import Plan, output_of, weights_digest
 from lisse.training.result import Log, Score, Training
 from lisse.training.schedule import rate_factor
 
-# Where reading a number waits for the device or for other processes, it is done once in so many steps.
-LOOK = 50
+# Where reading a number waits for the device or for other processes, it is done once in so many steps, or as many as
+# take so many seconds.
+LOOK, PATIENCE = 50, 1.0
 # Checkpoints at the ends of short epochs take at most this share of the time.
 SHARE = 0.05
 
@@ -61,7 +62,8 @@ class Loop:
         self.bad: int | None = None
         # On a CPU of our own, a number costs nothing to read.
         self.look_every = 1 if self.device.type == "cpu" and self.world == 1 else LOOK
-        self.saved_at = self.told_at = self.said_at = -math.inf
+        self.look_at = 0  # the step after which to look next
+        self.saved_at = self.told_at = self.said_at = self.looked_at = -math.inf
         self.save_cost = 0.0
         self.begun = time.monotonic()
         self._prepare(channels_last)
@@ -97,6 +99,8 @@ class Loop:
 
     def _restore(self) -> None:
         found = None if self.folder is None else self.folder.latest()
+        if self.world > 1:
+            self.fabric.barrier()  # all have read before one writes
         if found is None:
             if self.folder is not None and self.fabric.is_global_zero:
                 self.folder.rewrite_log(self.log)
@@ -134,7 +138,7 @@ class Loop:
 
     def _run(self) -> Training:
         self.begun = time.monotonic()
-        self.saved_at = self.begun
+        self.saved_at = self.looked_at = self.begun
         self._call("start")
         per_epoch = self.feed.steps
         while self.step < self.steps:
@@ -143,7 +147,7 @@ class Loop:
             self._train_step(epoch, k)
             if self.bad is None:
                 self.step += 1
-            looked = last or self.step % self.look_every == 0
+            looked = last or self.step >= self.look_at
             if self.bad is not None or (looked and not self._look()):
                 return self._diverged()
             self._call("step")
@@ -151,6 +155,8 @@ class Loop:
                 self._end_epoch(epoch)
             if looked and self._due(last):
                 self._save()
+            if looked:
+                self.looked_at = time.monotonic()
         return self._finish()
 
     def _train_step(self, epoch: int, k: int) -> None:
@@ -207,7 +213,10 @@ class Loop:
             rows = self.fabric.all_reduce(rows, reduce_op="sum")
         first = self.step - len(self.pending)
         total = 1 if self.plan.reader is not None else 0
-        for place, (row, (_, _, size)) in enumerate(zip(rows.tolist(), self.pending, strict=True)):
+        table = rows.tolist()  # waits for the device
+        if self.look_every > 1:
+            self._pace()
+        for place, (row, (_, _, size)) in enumerate(zip(table, self.pending, strict=True)):
             if not math.isfinite(row[total]):
                 self.bad = first + place + 1
                 return False
@@ -227,6 +236,14 @@ class Loop:
             unit = "images" if self.feed.images else "samples"
             self.tell(Event("train", done, self.recipe.epochs * self.feed.used, unit))
         return True
+
+    def _pace(self) -> None:
+        """When to look next: slow steps are looked at more often, as a checkpoint is only made where one was."""
+        waited = time.monotonic() - self.looked_at
+        if self.world > 1:  # all have to look after the same step
+            waited = float(self.fabric.all_reduce(torch.tensor(waited, device=self.device), reduce_op="max"))
+        affordable = int(PATIENCE * len(self.pending) / max(waited, 1e-9))
+        self.look_at = self.step + max(1, min(self.look_every, affordable))
 
     def _end_epoch(self, epoch: int) -> None:
         row: dict[str, float] = {"epoch": epoch + 1, "step": self.step}
@@ -323,13 +340,15 @@ class Loop:
         self.stepper.zero_grad(set_to_none=True)
         self._say(f"the loss of step {self.bad:,} of {self.steps:,} is not finite: diverged", level="warning")
         self.score = None
+        good = None
         if self.folder is not None:
             found = self.folder.latest()
             if found is not None:
                 load_model_tensors(self.model, found[0])
-        return self._result("diverged", self.bad)
+                good = int(found[1]["step"])
+        return self._result("diverged", self.bad, good)
 
-    def _result(self, status: Literal["finished", "diverged"], step: int) -> Training:
+    def _result(self, status: Literal["finished", "diverged"], step: int, good: int | None = None) -> Training:
         checkpoint, seconds = None, self._seconds()
         if self.folder is not None:
             checkpoint = self.folder.final if status == "finished" else self.folder.last_good
@@ -341,6 +360,8 @@ class Loop:
                     "test": None if self.score is None else self.score.as_dict(),
                     "weights": weights_digest(taps.plain(self.model)),
                 }  # fmt: skip
+                if status == "diverged":
+                    result |= {"checkpoint": checkpoint.name, "checkpoint_step": good}
                 self.folder.end(result)
         if self.world > 1:
             self.fabric.barrier()

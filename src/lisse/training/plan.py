@@ -20,6 +20,7 @@ from lisse.data.augmentation import CropFlip
 from lisse.data.dataset import check_seed
 from lisse.training.feed import Augment
 from lisse.training.heads import head_of
+from lisse.training.identity import described
 from lisse.training.moment import Callback
 from lisse.training.penalty import Penalty, Reader
 from lisse.training.recipes import Recipe
@@ -96,7 +97,10 @@ def planned(
             "Give name=…"
         )
     crops, more = _augmentation(augment, recipe, data)
-    classes = _classes(model, data)
+    _check_finite(model, data, test)
+    classes = _classes(model, data, "data")
+    if test is not None:
+        _classes(model, test, "test")
     labels = all(_are_labels(some, classes) for some in (data, test) if some is not None)
     for which, some in (("data", data), ("test", test)):
         if some is not None:
@@ -108,6 +112,7 @@ def planned(
         if not callable(loss):
             raise TypeError(f"train: loss must be callable with (output, targets), got {loss!r}. Give a function.")
         said_loss = described(loss)
+        loss = _single(loss)
         if recipe.label_smoothing:
             raise ValueError(
                 "train: label_smoothing must be 0 where a loss is given, got "
@@ -176,7 +181,38 @@ def _example(model: nn.Module, data: Dataset) -> Any:
     return taps.prepared(model, batch.inputs)
 
 
-def _classes(model: nn.Module, data: Dataset) -> int | None:
+def _check_finite(model: nn.Module, data: Dataset, test: Dataset | None) -> None:
+    """A number that is none would only be seen as a divergence, steps later and without its place."""
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not bool(torch.isfinite(weight.detach()).all()):
+            raise ValueError(f"train: model must have finite weights, got nan or inf in {name}. Load it anew.")
+    for which, some in (("data", data), ("test", test)):
+        if some is None:
+            continue
+        parts = list(some.inputs.values()) if isinstance(some.inputs, dict) else [some.inputs]
+        for part in [*parts, *([] if some.targets is None else [some.targets])]:
+            if part.is_floating_point() and not bool((fine := torch.isfinite(part)).all()):
+                sample = int(fine.reshape(len(part), -1).all(1).logical_not().nonzero()[0])
+                raise ValueError(
+                    f"train: {which} must hold finite numbers, got nan or inf in sample {sample} of {some.name!r}. "
+                    "Leave it out, or mend it."
+                )
+
+
+def _single(loss: Loss) -> Loss:
+    """A loss that is seen to give one number."""
+
+    def single(output: Any, targets: Any) -> Tensor:
+        value = loss(output, targets)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"train: loss must return one number as a tensor, got {got}. Take the mean over samples.")
+        return value.reshape(())
+
+    return single
+
+
+def _classes(model: nn.Module, data: Dataset, which: str) -> int | None:
     """Run the network on a few samples: the number of its scores, or ``None`` where it gives no matrix."""
     with taps.still(model, seed=0) as root:
         try:
@@ -191,8 +227,8 @@ def _classes(model: nn.Module, data: Dataset) -> int | None:
             )
             text = (str(error).splitlines() or [""])[0][:160]
             raise ValueError(
-                f"train: data must fit the model{takes}, got samples of {shapes} ({text.rstrip('.')}). Images of one "
-                "channel and 28 × 28 need ?in_channels=1&size=28 in a zoo spec."
+                f"train: {which} must fit the model{takes}, got samples of {shapes} ({text.rstrip('.')}). Images of "
+                "one channel and 28 × 28 need ?in_channels=1&size=28 in a zoo spec."
             ) from error
     return int(output.shape[1]) if isinstance(output, Tensor) and output.ndim == 2 else None
 
@@ -224,10 +260,10 @@ def _check_targets(which: str, data: Dataset, classes: int | None, loss: Loss | 
         )
     low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= classes:
+        more = f"; lisse.training.with_classes(model, {high + 1}) or --classes {high + 1} replaces the classifier"
         raise ValueError(
             f"train: {which} must have labels in 0 … {classes - 1}, the model's {classes} classes, got {low} … {high} "
-            f"in {data.name!r}. Labels count from 0; lisse.training.with_classes(model, {high + 1}) or --classes "
-            f"{high + 1} replaces the classifier."
+            f"in {data.name!r}. Labels count from 0{more if low >= 0 else ''}."
         )
 
 
@@ -260,30 +296,6 @@ def weights_digest(model: nn.Module) -> str:
 
 def _data_config(data: Dataset) -> dict[str, Any]:
     return {"_name": data.name, "samples": len(data), "fingerprint": data.fingerprint()}
-
-
-def described(thing: Any) -> str:
-    """A function, or a value that is called like one, as text that changes when it does."""
-    if isinstance(thing, functools.partial):
-        return f"{described(thing.func)}{thing.args!r}{sorted(thing.keywords.items())!r}"
-    if dataclasses.is_dataclass(thing) or isinstance(thing, nn.Module):
-        return repr(thing)
-    code = getattr(thing, "__code__", None)
-    name = f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', type(thing).__qualname__)}"
-    if code is None:
-        return name
-    constants = [constant for constant in code.co_consts if not hasattr(constant, "co_code")]
-    cells = [_cell(cell) for cell in thing.__closure__ or ()]
-    digest = hashlib.blake2b(repr((code.co_code, code.co_names, constants, cells)).encode(), digest_size=6)
-    return f"{name} {digest.hexdigest()}"
-
-
-def _cell(cell: Any) -> Any:
-    try:
-        value = cell.cell_contents
-    except ValueError:  # empty
-        return None
-    return value if isinstance(value, (str, int, float, bool, tuple)) else type(value).__qualname__
 
 
 def folder_path(out: str | Path | None) -> Path | None:

@@ -88,6 +88,9 @@ def train(
         model, data, recipe=recipe, epochs=epochs, seed=seed, test=test, loss=loss, penalties=penalties,
         augment=augment, callbacks=callbacks, precision=precision, head=head,
     )  # fmt: skip
+    batch = plan.recipe.batch or len(plan.data)
+    if batch < devices:
+        raise ValueError(f"train: batch must be at least the {devices} devices, got {batch}. Each needs a sample.")
     with ExitStack() as stack:
         tell: Listener | None
         if progress is True:
