@@ -72,7 +72,7 @@ def ours(run: Run) -> np.ndarray:
 def where_time_goes(run: Run) -> str:
     """Seconds of work (all threads added up) of one measurement, by part."""
     spent: collections.Counter[str] = collections.Counter()
-    names = ("wide_distances", "persistence", "diagram_distance")
+    names = ("distance_matrix", "persistence", "diagram_distance")
     plain = {name: getattr(topology, name) for name in names}
 
     def timed(name):

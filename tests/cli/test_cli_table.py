@@ -87,3 +87,33 @@ def test_an_empty_profile_prints_its_notes(capsys: pytest.CaptureFixture[str]) -
 
 def test_every_kind_has_a_sign() -> None:
     assert set(table.SIGNS) == {"exact", "estimate", "lower", "upper", "heuristic"}
+
+
+def test_many_columns_show_the_first_sets_of_coordinates_and_name_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = [{"p": p, "dim": dim, "cloud": 100} for p in (1, 2) for dim in (0, 1)]
+    rows = [
+        Row(name, value, "exact", 1, layer=layer, depth=depth, at=at)
+        for at in places
+        for value, name in enumerate(("q", "r", "s"))
+        for depth, layer in enumerate("ab")
+    ]
+    rest = [Row(name, 5.0, "exact", 1, at=at) for at in [*places, {"p": 3}] for name in ("t", "u")]
+    named = tuple(Quantity(name, name, "What it says.") for name in "qrstu")
+    print_profile(Profile((Part("i", (*rows, *rest), named),)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split("  ") == ["layer", *(f"{name} p=1 dim={dim}" for dim in (0, 1) for name in "qrs")]
+    assert len(lines[1].split()) == 7
+    assert lines[3] == "In every column: cloud=100."
+    assert lines[4] == "In the profile, not shown: the same for p=2 dim=0; p=2 dim=1."
+    assert lines[6].split() == ["t", "u"]
+    assert lines[7].split() == ["p=1", "dim=0", "cloud=100", "5", "5"]
+    assert lines[11].split() == ["p=3", "5", "5"]
+
+
+def test_one_set_of_many_columns_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tuple(Row(f"q{k}", k, "exact", 1, layer="a", depth=0.0) for k in range(12))
+    named = tuple(Quantity(row.quantity, "label", "What it says.") for row in rows)
+    print_profile(Profile((Part("i", rows, named),)))
+    assert capsys.readouterr().out.splitlines()[0].split() == ["layer", *(f"q{k}" for k in range(12))]

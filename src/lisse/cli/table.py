@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from lisse.profile import Profile, Row
+from lisse.profile import Profile, Row, Value
 
 SIGNS = {"exact": "", "estimate": "", "lower": "≥ ", "upper": "≤ ", "heuristic": "~ "}
+MOST_COLUMNS = 8
 LEGEND = {
     "lower": "≥ from below: the true value is at least this",
     "upper": "≤ from above: the true value is at most this",
@@ -36,23 +38,31 @@ def print_table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: 
 
 
 def print_profile(profile: Profile) -> None:
-    """One line per layer and a column per quantity, then the numbers that belong to no layer, meanings and notes."""
+    """One line per layer and a column per quantity, then the numbers that belong to no layer, meanings and notes.
+
+    A profile of many columns shows the first sets of coordinates, whole, and names the others.
+    """
     layers = list(profile.table().index)
-    columns: dict[str, dict[str, Row]] = {}
-    rest = []
-    for row in profile.rows:
-        if row.layer is None:
-            rest.append(row)
-        else:
-            columns.setdefault(" ".join(filter(None, (row.quantity, row.where()))), {})[row.layer] = row
-    if columns:
+    along = [row for row in profile.rows if row.layer is not None]
+    rest = [row for row in profile.rows if row.layer is None]
+    sets = list(dict.fromkeys((row.quantity, row.where()) for row in along))
+    everywhere: dict[str, Value] = _common(along) if len(sets) > MOST_COLUMNS else {}
+    columns: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in along:
+        columns.setdefault((row.quantity, _where(row, everywhere)), {})[str(row.layer)] = row
+    shown_sets, others = _first_sets(list(columns))
+    if shown_sets:
+        chosen = {" ".join(filter(None, key)): columns[key] for key in columns if key[1] in shown_sets}
         lines = [
-            [layer, *(shown(column[layer]) if layer in column else "" for column in columns.values())]
+            [layer, *(shown(column[layer]) if layer in column else "" for column in chosen.values())]
             for layer in layers
         ]
-        print_table(["layer", *columns], lines)
-    for row in rest:
-        print(printable(" ".join(filter(None, (row.quantity, row.where()))) + f": {shown(row)}"))
+        print_table(["layer", *chosen], lines)
+    if everywhere:
+        print(printable("In every column: " + ", ".join(f"{key}={value}" for key, value in everywhere.items()) + "."))
+    if others:
+        print(printable(f"In the profile, not shown: the same for {'; '.join(others)}."))
+    _print_rest(rest)
     used = {row.quantity for row in profile.rows}
     kinds = {row.kind for row in profile.rows}
     if used:
@@ -67,6 +77,45 @@ def print_profile(profile: Profile) -> None:
         print("; ".join(said) + ".")
     for note in profile.notes:
         print(printable(f"Note: {note}"))
+
+
+def _common(rows: Sequence[Row]) -> dict[str, Value]:
+    """Coordinates that every row has, with the same value."""
+    first = rows[0].at
+    return {key: value for key, value in first.items() if all(row.at.get(key) == value for row in rows)}
+
+
+def _where(row: Row, without: Mapping[str, Value]) -> str:
+    return replace(row, at={key: value for key, value in row.at.items() if key not in without}).where()
+
+
+def _first_sets(columns: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    """Sets of coordinates whose columns are shown, and the others; a set is never torn."""
+    counts: dict[str, int] = {}
+    for _, where in columns:
+        counts[where] = counts.get(where, 0) + 1
+    sets, used = list(counts), 0
+    for place, where in enumerate(sets):
+        used += counts[where]
+        if used > MOST_COLUMNS and place > 0:
+            return sets[:place], sets[place:]
+    return sets, []
+
+
+def _print_rest(rest: Sequence[Row]) -> None:
+    """Numbers of no layer: one to a line, or a table where several quantities have many coordinates."""
+    places = list(dict.fromkeys(row.where() for row in rest))
+    names = list(dict.fromkeys(row.quantity for row in rest))
+    found = {(row.where(), row.quantity): row for row in rest}
+    if len(rest) <= MOST_COLUMNS or len(names) < 2 or len(places) < 2 or len(found) < len(rest):
+        for row in rest:
+            print(printable(" ".join(filter(None, (row.quantity, row.where()))) + f": {shown(row)}"))
+        return
+    print()
+    cells = [
+        [place, *(shown(found[place, name]) if (place, name) in found else "" for name in names)] for place in places
+    ]
+    print_table(["", *names], cells)
 
 
 def shown(row: Row) -> str:

@@ -97,7 +97,12 @@ def overview_figure(profiles: Profile | Iterable[Profile]) -> Figure:
     models = legend_names(given)
     colours = {model: PALETTE[place % len(PALETTE)] for place, model in enumerate(models)}
     shown, rest = panel[:MOST_PANELS], panel[MOST_PANELS:]
-    handles = _legend([line for _, _, lines in shown for line in lines], colours, False)
+    # One legend at the foot for the coordinates of all panels: inside the panels it would lie on the lines.
+    many = [lines for _, _, lines in shown if len({line.at for line in lines}) > 1]
+    ats = list(dict.fromkeys(line.at for lines in many for line in lines))
+    by_coordinates = {at: PALETTE[place] for place, at in enumerate(ats)} if len(ats) <= len(PALETTE) else {}
+    handles = [handle(at or "(no coordinates)", colour) for at, colour in by_coordinates.items()]
+    handles += _legend([line for _, _, lines in shown for line in lines], colours, False)
     more = f" Not shown: {', '.join(dict.fromkeys(meaning.name for meaning, _, _ in rest))}." if rest else ""
     missing = "".join(dict.fromkeys(left_out(lines, meaning, named=True) for meaning, _, lines in shown))
     figure, axes = panels(
@@ -107,21 +112,22 @@ def overview_figure(profiles: Profile | Iterable[Profile]) -> Figure:
         height=3.0,
         title=", ".join(models) if len(models) <= 3 else f"{len(models)} models",
         says="Each quantity along depth, from the input on the left to the output on the right." + more + missing,
-        foot=foot(len(handles), 2),
+        foot=foot(len(handles), 3 if by_coordinates else 2),
     )
     for ax, (meaning, at, lines) in zip(axes, shown, strict=True):
         ats = list(dict.fromkeys(line.at for line in lines))
         by_at = len(ats) > 1
-        keys = {key: PALETTE[place % len(PALETTE)] for place, key in enumerate(ats)} if by_at else colours
+        own = {key: PALETTE[place % len(PALETTE)] for place, key in enumerate(ats)}
+        keys = (by_coordinates or own) if by_at else colours
         _draw(ax, lines, meaning, keys, by_at)
         _label_depth(ax, lines, short=True)
         plain_text(ax.set_title(" · ".join(filter(None, (axis_label(meaning), at))), loc="left", size=10, color=INK))
-        if by_at:
+        if by_at and not by_coordinates:
             inner = [handle(key, colour) for key, colour in keys.items()]
             legend = ax.legend(handles=inner, fontsize=7.5, frameon=False, ncols=1 + len(inner) // 4)
             for text in legend.get_texts():
                 plain_text(text)
-    put_legend(figure, handles, 2)
+    put_legend(figure, handles, 3 if by_coordinates else 2)
     return figure
 
 

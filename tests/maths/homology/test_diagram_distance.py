@@ -278,3 +278,41 @@ def test_bad_diagrams_are_named():
         diagram_distance(np.array([[0.0, np.inf]]), np.zeros((0, 2)), dim=0)
     with pytest.raises(ValueError, match=r"shape \[m, 2\]"):
         diagram_distance(np.zeros((3, 3)), np.zeros((0, 2)), dim=0)
+
+
+@pytest.mark.parametrize("kind", ["far", "near", "equal", "lattice", "one"])
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
+def test_both_ways_to_match_give_the_dense_solvers_cost(kind, p):
+    from scipy.optimize import linear_sum_assignment
+
+    from lisse.maths.homology import matching
+
+    rng = np.random.default_rng(5)
+    a = rng.uniform(0, 1, (40, 2)).cumsum(1)
+    b = {
+        "far": rng.uniform(0, 1, (25, 2)).cumsum(1),
+        "near": a[::-1] + 1e-3 * rng.uniform(0, 1, a.shape),
+        "equal": a,
+        "lattice": np.ceil(4 * a[:30]) / 4 + [0.0, 0.25],
+        "one": a[:1] + 0.01,
+    }[kind]
+    if kind == "lattice":
+        a = np.ceil(4 * a) / 4 + [0.0, 0.25]
+    cost = np.abs(a[:, None] - b[None]).max(2) ** p
+    alone = [((bars[:, 1] - bars[:, 0]) / 2) ** p for bars in (a, b)]
+    places = np.tile(alone[0][:, None], len(a)), np.tile(alone[1], (len(b), 1))
+    full = np.block([[cost, places[0]], [places[1], np.zeros((len(b), len(a)))]])
+    expected = full[linear_sum_assignment(full)].sum()
+    i, j = np.nonzero(cost < alone[0][:, None] + alone[1])
+    for solve in (matching._with_places_of_rows, matching._with_all_places):
+        k, m = solve(i, j, cost[i, j], *alone)
+        assert len(set(k.tolist())) == len(k)
+        assert len(set(m.tolist())) == len(m)
+        found = cost[k, m].sum() + np.delete(alone[0], k).sum() + np.delete(alone[1], m).sum()
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    assert diagram_distance(a, b, dim=1, p=p) == pytest.approx(expected ** (1 / p), rel=1e-12, abs=1e-12)
+
+
+def test_an_order_in_words_is_named():
+    with pytest.raises(ValueError, match=r"^diagram_distance: p must be at least 1 \(inf: bottleneck\), got 'two'\.$"):
+        diagram_distance(np.array([[0.0, 1.0]]), np.array([[0.0, 2.0]]), dim=0, p="two")

@@ -334,3 +334,15 @@ def test_diagrams_are_stable_for_matched_clouds(choice, size):
 
 def test_the_public_names_are_there():
     assert set(homology.__all__) <= set(dir(homology))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_gudhis_public_class_is_taken_where_the_engine_is_not_found(monkeypatch, seed):
+    from lisse.maths.homology import rips
+
+    points = np.random.default_rng(seed).standard_normal((60, 3))
+    expected = persistence(points)
+    monkeypatch.setattr(rips, "_engine", None)
+    found = persistence(points)
+    assert len(expected[1]) > 5
+    assert torch.equal(found[1], expected[1])

@@ -12,7 +12,7 @@ from .diagram import Diagram
 from .matching import diagram_distance
 from .metric import distance_matrix
 from .rips import persistence
-from .sampling import landmarks
+from .sampling import covering, landmarks
 from .spanning import SpanningTree, spanning_tree
 from .summaries import betti_curve, landscape, persistence_entropy, total_persistence
 
@@ -23,6 +23,7 @@ __all__ = [
     "SpanningTree",
     "betti_curve",
     "cech_persistence",
+    "covering",
     "critical_edges",
     "diagram_distance",
     "differentiable_persistence",

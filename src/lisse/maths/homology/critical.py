@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 from torch import Tensor
 
-from .metric import _distance_matrix, as_distances, as_points
+from .metric import _distance_matrix, as_cloud, as_distances
 from .rips import _ROUNDING, _bars
 from .spanning import matrix_tree
 
@@ -84,7 +84,7 @@ def _source(
     if distances is not None:
         return as_distances(distances, name=name).cpu(), 0.0
     assert points is not None
-    matrix = _distance_matrix(as_points(points, name=name).detach()).cpu()
+    matrix = _distance_matrix(as_cloud(points, name=name).detach(), name=name).cpu()
     return matrix, _ROUNDING * float(matrix.max())
 
 
@@ -118,8 +118,9 @@ def differentiable_persistence(points: Tensor, *, dims: Sequence[int] = (0, 1)) 
         raise ValueError(f"differentiable_persistence: dims must be some of 0 and 1, got {dims!r}.")
     if not isinstance(points, Tensor) or not points.is_floating_point():
         raise TypeError("differentiable_persistence: points must be a tensor of floating-point numbers.")
-    cloud = as_points(points, name="differentiable_persistence")
-    matrix = _distance_matrix(cloud.detach())
+    name = "differentiable_persistence"
+    cloud = as_cloud(points, name=name)
+    matrix = _distance_matrix(cloud.detach(), name=name)
     slack = _ROUNDING * float(matrix.max())
     found: dict[int, Tensor] = {}
     if 0 in wanted:

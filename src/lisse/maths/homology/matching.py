@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
+from scipy.sparse.csgraph import (
+    maximum_bipartite_matching,
+    min_weight_full_bipartite_matching,
+)
 from torch import Tensor
 
 from .diagram import Diagram, as_bars
 from .sorted_deaths import deaths_distance
 
 Bars = Diagram | Tensor | np.ndarray
+
+_MUTUAL = 0.6  # share of bars that are the nearest to their nearest: from here on diagrams count as nearly equal
 
 
 def diagram_distance(a: Bars, b: Bars, *, dim: int | None = None, p: float = 1.0, ground: float = math.inf) -> float:
@@ -32,12 +36,12 @@ def diagram_distance(a: Bars, b: Bars, *, dim: int | None = None, p: float = 1.0
 
     Exact, to rounding. Bars that are all born together (H0): a one-dimensional problem, see
     :mod:`~lisse.maths.homology.sorted_deaths`: O(N log N) for p = 1 and inf, a banded O(N²) in O(N) memory else.
-    Otherwise: pairs that cost no less than both ways to the diagonal are dropped, and what hangs together is solved by
-    shortest augmenting paths on the savings (O(N³) at worst, N² memory); the bottleneck by bipartite matchings in a
+    Otherwise: pairs that cost no less than both ways to the diagonal are dropped, and the sparse problem that is left
+    is solved by shortest augmenting paths (O(N³) at worst, N² memory); the bottleneck by bipartite matchings in a
     binary search over the N² costs. References: [chen2024] appendix A; [edelsbrunner2010] VIII.
     """
-    if isinstance(p, bool) or not p >= 1:
-        raise ValueError(f"diagram_distance: p must be at least 1 (inf: bottleneck), got {p}.")
+    if isinstance(p, bool | str) or not p >= 1:
+        raise ValueError(f"diagram_distance: p must be at least 1 (inf: bottleneck), got {p!r}.")
     if isinstance(ground, bool | str) or not ground >= 1:
         raise ValueError(f"diagram_distance: ground must be a norm's order, at least 1 (or inf), got {ground!r}.")
     if dim is None and isinstance(a, Diagram) and isinstance(b, Diagram):
@@ -92,33 +96,52 @@ def _ground_costs(a: np.ndarray, b: np.ndarray, ground: float) -> np.ndarray:
 
 def _assignment(a: np.ndarray, b: np.ndarray, p: float, ground: float, share: float) -> float:
     """A matching of most savings: to match x and y saves what both would have paid to the diagonal."""
-    cost = _ground_costs(a, b, ground) ** p
+    # The shortest bars first: what has no use for a partner is settled before the searches become long.
+    a, b = (bars[np.argsort(bars[:, 1] - bars[:, 0], kind="stable")] for bars in (a, b))
+    cost = _ground_costs(a, b, ground)
+    if p != 1:
+        cost **= p
     alone_a, alone_b = (share * (a[:, 1] - a[:, 0])) ** p, (share * (b[:, 1] - b[:, 0])) ** p
-    saving = alone_a[:, None] + alone_b[None] - cost
-    np.maximum(saving, 0.0, out=saving)
-    total = 0.0
-    matched_a, matched_b = np.zeros(len(a), bool), np.zeros(len(b), bool)
-    for rows, columns in _blocks(saving):
-        block = saving[np.ix_(rows, columns)]
-        i, j = linear_sum_assignment(block, maximize=True)
-        useful = block[i, j] > 0
-        i, j = rows[i[useful]], columns[j[useful]]
-        matched_a[i], matched_b[j] = True, True
-        total += float(cost[i, j].sum())
-    total += float(alone_a[~matched_a].sum() + alone_b[~matched_b].sum())
-    return total ** (1.0 / p)
+    i, j = np.nonzero(cost < alone_a[:, None] + alone_b[None])
+    near = cost.argmin(1)
+    mutual = np.count_nonzero(cost.argmin(0)[near] == np.arange(len(a)))
+    # Both are exact. Diagrams that are nearly equal are done at once when every bar has a place on the diagonal.
+    solve = _with_all_places if mutual > _MUTUAL * min(cost.shape) else _with_places_of_rows
+    k, l = solve(i, j, cost[i, j], alone_a, alone_b)
+    left_a, left_b = np.ones(len(a), bool), np.ones(len(b), bool)
+    left_a[k], left_b[l] = False, False
+    return float(cost[k, l].sum() + alone_a[left_a].sum() + alone_b[left_b].sum()) ** (1.0 / p)
 
 
-def _blocks(saving: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows and columns that hang together by positive savings: a matching is one in each block."""
-    n, m = saving.shape
-    i, j = np.nonzero(saving)
-    graph = csr_matrix((np.ones(len(i), dtype=np.int8), (i, j + n)), shape=(n + m, n + m))
-    _, label = connected_components(graph, directed=False)
-    order = np.argsort(label, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
-    found = ((part[part < n], part[part >= n] - n) for part in parts if len(part) > 1)
-    return list(found)
+def _with_places_of_rows(
+    i: np.ndarray, j: np.ndarray, cost: np.ndarray, alone_a: np.ndarray, alone_b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Every bar of a is matched, at its cost less what its partner of b saves, or goes to its place on the diagonal."""
+    n, m = len(alone_a), len(alone_b)
+    rows, columns = np.concatenate([i, np.arange(n)]), np.concatenate([j, m + np.arange(n)])
+    return _cheapest(np.concatenate([cost - alone_b[j], alone_a]), rows, columns, (n, m + n), m)
+
+
+def _with_all_places(
+    i: np.ndarray, j: np.ndarray, cost: np.ndarray, alone_a: np.ndarray, alone_b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Every bar is matched, with a bar or with its place on the diagonal; places of matched bars match for nothing."""
+    n, m = len(alone_a), len(alone_b)
+    rows = np.concatenate([i, np.arange(n), n + np.arange(m), n + j])
+    columns = np.concatenate([j, m + np.arange(n), np.arange(m), m + i])
+    weights = np.concatenate([cost, alone_a, alone_b, np.zeros(len(i))])
+    k, l = _cheapest(weights, rows, columns, (n + m, n + m), m)
+    return k[k < n], l[k < n]
+
+
+def _cheapest(
+    weights: np.ndarray, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int], bars: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs of a cheapest matching of all rows whose column is one of the first ``bars``."""
+    # The solver takes a weight of 0 for no edge.
+    weights = np.where(weights == 0, np.finfo(float).tiny, weights)
+    k, l = min_weight_full_bipartite_matching(csr_matrix((weights, (rows, columns)), shape=shape))
+    return k[l < bars], l[l < bars]
 
 
 def _bottleneck(a: np.ndarray, b: np.ndarray, ground: float, share: float) -> float:

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Under this share of |x|² + |y|² the difference |x|² + |y|² - 2⟨x, y⟩ has lost two digits: those pairs are redone.
-_NEAR = 1e-2
-_BLOCK = 1024
-_PAIR_NUMBERS = 2**24
+# Under this share of |x|² + |y|² the difference |x|² + |y|² - 2⟨x, y⟩ has lost three digits: those pairs are redone.
+_NEAR = 1e-3
+_BAND = 1024  # rows of one product; on the CPU a symmetric one makes the square on the diagonal
+_BLOCK = 2**19  # numbers of a block of features: 4 MB, which a core's cache holds
+_PIECE = 2**18  # numbers of the result that are finished while they are in the cache
+_PAIR_NUMBERS = 2**22
 
 
 def as_tensor(values: Tensor | np.ndarray) -> Tensor:
@@ -21,6 +23,15 @@ def as_tensor(values: Tensor | np.ndarray) -> Tensor:
 
 def as_points(points: Tensor | np.ndarray, *, name: str) -> Tensor:
     """The cloud ``[n, d]`` (further axes flattened), checked: two points or more, every number finite."""
+    cloud = as_cloud(points, name=name)
+    if not bool(torch.isfinite(cloud).all()):
+        bad = int((~torch.isfinite(cloud)).any(1).nonzero()[0])
+        raise ValueError(f"{name}: points must be finite, got NaN or infinity in point {bad}.")
+    return cloud
+
+
+def as_cloud(points: Tensor | np.ndarray, *, name: str) -> Tensor:
+    """The cloud ``[n, d]`` (further axes flattened) of two points or more, not yet looked through for NaN."""
     cloud = as_tensor(points)
     if cloud.ndim < 2:
         raise ValueError(
@@ -31,12 +42,7 @@ def as_points(points: Tensor | np.ndarray, *, name: str) -> Tensor:
         raise ValueError(f"{name}: points must hold at least 2 points in 1 dimension or more, got {list(cloud.shape)}.")
     if cloud.is_complex():
         raise TypeError(f"{name}: points must be real, got {cloud.dtype}.")
-    if not cloud.is_floating_point():
-        cloud = cloud.double()
-    if not bool(torch.isfinite(cloud).all()):
-        bad = int((~torch.isfinite(cloud)).any(1).nonzero()[0])
-        raise ValueError(f"{name}: points must be finite, got NaN or infinity in point {bad}.")
-    return cloud
+    return cloud if cloud.is_floating_point() else cloud.double()
 
 
 def as_distances(distances: Tensor | np.ndarray, *, name: str) -> Tensor:
@@ -74,17 +80,20 @@ def as_distances(distances: Tensor | np.ndarray, *, name: str) -> Tensor:
     return matrix.fill_diagonal_(0)
 
 
-def centred(points: Tensor, *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, float]:
-    """Points less their mean, over a power of two; their squared norms; and that power of two.
+def centred(points: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Points less their mean, over a power of two, in float64; their squared norms; and that power of two.
 
     The scale keeps squares of very large or very small numbers within range and rounds nothing.
     """
     cloud = points.detach().to(torch.float64)
     cloud = cloud - cloud.mean(0)
-    size = float(cloud.abs().max())
-    scale = 2.0 ** max(-1000, min(1000, math.frexp(size)[1])) if size > 0 else 1.0
-    cloud = (cloud / scale).to(dtype).contiguous()
+    scale = _power_of_two(float(cloud.abs().max()))
+    cloud = (cloud / scale).contiguous()
     return cloud, cloud.square().sum(1), scale
+
+
+def _power_of_two(size: float) -> float:
+    return 2.0 ** max(-1000, min(1000, math.frexp(size)[1])) if size > 0 else 1.0
 
 
 def pair_lengths(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -98,81 +107,173 @@ def pair_lengths(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return found
 
 
-def distance_matrix(points: Tensor | np.ndarray, *, precision: torch.dtype = torch.float64) -> Tensor:
-    r"""Euclidean distances of a cloud ``[n, d]``: ``[n, n]`` in float64, symmetric, 0 on the diagonal.
+def distance_matrix(
+    points: Tensor | np.ndarray,
+    *,
+    rows: Tensor | np.ndarray | None = None,
+    device: torch.device | str | None = None,
+    precision: torch.dtype = torch.float64,
+) -> Tensor:
+    r"""Euclidean distances of a cloud ``[n, d]``, or of its ``rows``: ``[n, n]`` in float64, symmetric, diagonal 0.
 
-    :math:`\|x_i - x_j\|^2 = |x_i|^2 + |x_j|^2 - 2 \langle x_i, x_j\rangle` of the centred points, by matrix products
-    of blocks of one triangle. Where the right side is under a hundredth of :math:`|x_i|^2 + |x_j|^2` the subtraction
-    has lost digits, and that pair is redone from :math:`x_i - x_j`. In float64 this agrees with direct differences to
-    about 1e-13 relative, coincident points are at exactly 0, and wide clouds are several times faster.
-    ``precision=torch.float32`` does the products in float32 (about 1e-5 relative; near pairs are redone all the same).
+    :math:`\|x_i - x_j\|^2 = g_{ii} + g_{jj} - 2 g_{ij}` with the Gram matrix g of the centred points, added up over
+    blocks of features that the cache holds, one triangle of it. The cloud is never copied as a whole: it may lie in a
+    mapped file, or be larger in float64 than the memory there is. ``device`` is where the products are made and the
+    result lies (default: where the points are).
 
-    Cost: n² d multiplications and n² numbers; on the device of ``points``. Conventions: SPEC of [chen2024].
+    Where the square is under a thousandth of :math:`g_{ii} + g_{jj}` the subtraction has lost digits, and that pair is
+    redone from :math:`x_i - x_j`. In float64 this agrees with direct differences to about 1e-13 relative (1e-12 at
+    worst), and points that coincide are at exactly 0. ``precision=torch.float32`` makes the products in float32 (about
+    1e-6 relative, 1e-4 at worst; near pairs are redone in float64 all the same).
+
+    Cost: n² d / 2 multiply-adds, n² numbers, and one pass over the cloud. Conventions: SPEC of [chen2024].
     """
     if precision not in (torch.float32, torch.float64):
         raise ValueError(f"distance_matrix: precision must be torch.float32 or torch.float64, got {precision}.")
-    cloud = as_points(points, name="distance_matrix").detach()
-    return _distance_matrix(cloud, precision)
+    cloud = as_cloud(points, name="distance_matrix").detach()
+    chosen = None
+    if rows is not None:
+        chosen = as_tensor(rows)
+        if chosen.ndim != 1 or chosen.is_floating_point() or len(chosen) < 2:
+            raise ValueError(f"distance_matrix: rows must be 2 indices or more, got shape {list(chosen.shape)}.")
+    found, scale = squares(cloud, rows=chosen, device=device, precision=precision, name="distance_matrix")
+    return _roots(found, scale)
 
 
-def _distance_matrix(cloud: Tensor, precision: torch.dtype = torch.float64) -> Tensor:
-    squares = Squares(cloud, precision=precision)
-    return squares.matrix().sqrt_().mul_(squares.scale)
+def _distance_matrix(cloud: Tensor, *, name: str) -> Tensor:
+    return _roots(*squares(cloud, name=name))
+
+
+def _roots(found: Tensor, scale: float) -> Tensor:
+    found.sqrt_()
+    return found if scale == 1.0 else found.mul_(scale)
+
+
+def squares(
+    cloud: Tensor,
+    *,
+    name: str,
+    rows: Tensor | None = None,
+    device: torch.device | str | None = None,
+    precision: torch.dtype = torch.float64,
+) -> tuple[Tensor, float]:
+    """Squared distances over ``scale`` squared ``[n, n]``, as :func:`distance_matrix` says, and ``scale``."""
+    where = cloud.device if device is None else torch.device(device)
+    few = 2.0**-500 if precision == torch.float64 else 2.0**-60
+    scale = 1.0
+    gram = _gram(cloud, rows, where, scale, precision)
+    if not few < float(gram.diagonal().max()) < 1 / few:
+        # NaN, numbers whose squares leave the range, or points that all coincide.
+        kept = as_points(cloud if rows is None else cloud[rows], name=name).double()
+        scale = _power_of_two(float((kept - kept[:1]).abs().max()))
+        gram = _gram(cloud, rows, where, scale, precision)
+    first, second = _finish(gram)
+    if len(first):
+        index = torch.arange(len(cloud), device=cloud.device) if rows is None else rows.to(cloud.device)
+        near = pair_lengths(cloud, index[first.to(cloud.device)], index[second.to(cloud.device)]).to(where)
+        gram[first, second] = gram[second, first] = (near / scale).square_()
+    return gram, scale
+
+
+def _gram(cloud: Tensor, rows: Tensor | None, where: torch.device, scale: float, precision: torch.dtype) -> Tensor:
+    """Gram matrix of the points less their mean, over ``scale``, in float64; only its upper bands have values."""
+    n, d = len(cloud) if rows is None else len(rows), cloud.shape[1]
+    band = _BAND if where.type == "cpu" else 4 * _BAND
+    width = min(d, max(_BAND, _BLOCK // n) if where.type == "cpu" else max(_BAND, 64 * _BLOCK // n))
+    gram = torch.empty(n, n, dtype=torch.float64, device=where)
+    scratch = torch.empty(n, width, dtype=torch.float64, device=where)
+    for start in range(0, d, width):
+        some = cloud[:, start : start + width]
+        block = scratch[:, : some.shape[1]]
+        block.copy_(some if rows is None else some[rows])
+        block -= block.mean(0)
+        if scale != 1.0:
+            block /= scale
+        factor = block.to(precision)
+        for i in range(0, n, band):
+            part, after = factor[i : i + band], factor[i + band :]
+            _put(gram[i : i + band, i : i + band], _symmetric(part), new=start == 0)
+            if not len(after):
+                continue
+            rest = gram[i : i + band, i + band :]
+            if precision != torch.float64:
+                _put(rest, part @ after.T, new=start == 0)
+            elif start == 0:
+                torch.mm(part, after.T, out=rest)
+            else:
+                rest.addmm_(part, after.T)
+    return gram
+
+
+def _put(into: Tensor, product: Tensor, *, new: bool) -> None:
+    into.copy_(product) if new else into.add_(product)
+
+
+def _symmetric(part: Tensor) -> Tensor:
+    """A product with its own transpose, at least the upper triangle of it (which is all that is read)."""
+    if part.device.type != "cpu":
+        return part @ part.T
+    if torch.get_num_threads() == 1:
+        # NumPy sees that it is symmetric and makes one triangle: half of the work.
+        values = part.numpy()
+        with np.errstate(over="ignore", invalid="ignore"):  # seen in the norms
+            return torch.from_numpy(values @ values.T)
+    # With several threads PyTorch's own: NumPy's are another pool, and the two wait for each other.
+    n = len(part)
+    step = max(64, -(-n // 4))
+    product = torch.zeros(n, n, dtype=part.dtype)
+    for i in range(0, n, step):
+        torch.mm(part[i : i + step], part[i:].T, out=product[i : i + step, i:])
+    return product
+
+
+def _finish(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Squares out of a Gram matrix's upper bands, in place and in both triangles; and the pairs to be redone."""
+    n = len(gram)
+    norms = gram.diagonal().clone()
+    least = _NEAR * 2 * float(norms.max())
+    step = min(n, max(32, (_PIECE if gram.device.type == "cpu" else 256 * _PIECE) // n))
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        sums = norms[start:stop, None] + norms[None, start:]
+        piece = torch.sub(sums, gram[start:stop, start:], alpha=2)
+        corner = piece[:, : stop - start]
+        upper = corner.triu(1)
+        torch.add(upper, upper.T, out=corner)
+        corner.diagonal().fill_(torch.inf)
+        if float(piece.min()) <= least:
+            # At most, and not under: points that coincide at the centre of the cloud have sums of 0.
+            near = piece <= sums.mul_(_NEAR)
+            near[:, : stop - start].triu_(1)
+            first, second = near.nonzero(as_tuple=True)
+            pairs.append((first + start, second + start))
+            piece.clamp_(min=0)
+        corner.diagonal().fill_(0.0)
+        gram[start:stop, start:] = piece
+        gram[stop:, start:stop] = piece[:, stop - start :].T
+    none = torch.empty(0, dtype=torch.long, device=gram.device)
+    return torch.cat([none, *(a for a, _ in pairs)]), torch.cat([none, *(b for _, b in pairs)])
 
 
 class Squares:
-    """Squared distances of a checked cloud over ``scale`` squared, in blocks; exact to rounding as said above.
+    """Rows of the squared distances of a checked cloud over ``scale`` squared, made when asked for.
 
-    One product makes a block: with |x|² and 1 as two more features, [-2x, |x|², 1] · [y, 1, |y|²] is the square.
+    For matrices that do not fit: the points are kept centred, in float64.
     """
 
-    def __init__(self, cloud: Tensor, *, precision: torch.dtype = torch.float64) -> None:
+    def __init__(self, cloud: Tensor) -> None:
         self.cloud = cloud
-        flat, self.norms, self.scale = centred(cloud, dtype=precision)
-        one = torch.ones_like(self.norms)
-        self.left = torch.cat([-2 * flat, self.norms[:, None], one[:, None]], 1)
-        self.right = torch.cat([flat, one[:, None], self.norms[:, None]], 1)
+        self.flat, self.norms, self.scale = centred(cloud)
 
     def rows(self, index: Tensor) -> Tensor:
-        """``[len(index), n]``: the rows of these points, 0 at the points themselves."""
-        block = self.left[index] @ self.right.T
-        block[torch.arange(len(index), device=index.device), index] = torch.inf
-        self._redo(block, index, None)
-        block[torch.arange(len(index), device=index.device), index] = 0.0
+        """``[len(index), n]``: the rows of these points, 0 at the points themselves; exact to rounding as above."""
+        sums = self.norms[index, None] + self.norms[None]
+        block = torch.addmm(sums, self.flat[index], self.flat.T, alpha=-2.0)
+        own = torch.arange(len(index), device=index.device)
+        block[own, index] = torch.inf
+        if float(block.min()) <= _NEAR * 2 * float(self.norms.max()):
+            first, second = (block <= sums.mul_(_NEAR)).nonzero(as_tuple=True)
+            block[first, second] = (pair_lengths(self.cloud, index[first], second) / self.scale).square_()
+        block[own, index] = 0.0
         return block
-
-    def matrix(self) -> Tensor:
-        """``[n, n]`` in float64, symmetric, 0 on the diagonal; products of one triangle only."""
-        n, device = len(self.norms), self.norms.device
-        size = _BLOCK if device.type == "cpu" else 4 * _BLOCK
-        index = torch.arange(n, device=device)
-        full = torch.empty(n, n, dtype=torch.float64, device=device)
-        for i in range(0, n, size):
-            rows = slice(i, min(i + size, n))
-            for j in range(i, n, size):
-                columns = slice(j, min(j + size, n))
-                block = full[rows, columns]
-                if self.left.dtype == full.dtype:
-                    torch.mm(self.left[rows], self.right[columns].T, out=block)
-                else:
-                    block.copy_(self.left[rows] @ self.right[columns].T)
-                if i == j:
-                    block.fill_diagonal_(torch.inf)
-                self._redo(block, index[rows], columns)
-                if i == j:
-                    upper = block.triu(1)
-                    torch.add(upper, upper.T, out=block)
-                else:
-                    full[columns, rows] = block.T
-        return full
-
-    def _redo(self, block: Tensor, index: Tensor, columns: slice | None) -> None:
-        """Near pairs from direct differences; one pass over the block where there are none."""
-        across = self.norms if columns is None else self.norms[columns]
-        down = self.norms[index]
-        if float(block.amin()) > _NEAR * float(down.max() + across.max()):
-            return
-        # At most, and not under: points that coincide at the centre of the cloud have sums of 0.
-        first, second = (block <= _NEAR * (down[:, None] + across[None])).nonzero(as_tuple=True)
-        lengths = pair_lengths(self.cloud, index[first], second + (0 if columns is None else columns.start))
-        block[first, second] = (lengths / self.scale).square_().to(block.dtype)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from .diagram import Diagram
-from .metric import _distance_matrix, as_distances, as_points
+from .metric import _distance_matrix, as_cloud, as_distances
 from .spanning import SpanningTree, cloud_tree, matrix_tree
 
 try:  # The engine itself; the estimator around it costs an import of scikit-learn and a sparse copy.
     from gudhi._ripser_ext import _full as _engine
-except ImportError:  # pragma: no cover - other versions of GUDHI keep it elsewhere
+except ImportError:  # other versions of GUDHI keep it elsewhere
     _engine = None
 
 _WITNESSES = 8
@@ -55,10 +55,10 @@ def persistence(
         slack = 0.0
     else:
         assert points is not None
-        cloud = as_points(points, name=name).detach()
+        cloud = as_cloud(points, name=name).detach()
         if max(wanted) == 0:
-            return Diagram({0: _deaths(cloud_tree(cloud))}, {0: torch.zeros(1)})
-        matrix = _distance_matrix(cloud)
+            return Diagram({0: _deaths(cloud_tree(cloud, name=name))}, {0: torch.zeros(1)})
+        matrix = _distance_matrix(cloud, name=name)
         tree = matrix_tree(matrix)
         slack = _ROUNDING * float(matrix.max())
     finite: dict[int, Tensor] = {}
@@ -132,10 +132,10 @@ def _ripser(matrix: np.ndarray, threshold: float) -> np.ndarray:
     if _engine is not None:
         found = _engine(matrix, max_dimension=1, max_edge_length=threshold, homology_coeff_field=2)
         return np.asarray(found[1], dtype=np.float64).reshape(-1, 2)
-    from gudhi.sklearn.rips_persistence import RipsPersistence  # pragma: no cover
+    from gudhi.sklearn.rips_persistence import RipsPersistence
 
-    engine = RipsPersistence([1], threshold, "full distance matrix", 0, 2)  # pragma: no cover
-    return np.asarray(engine.fit_transform([matrix])[0][0]).reshape(-1, 2)  # pragma: no cover
+    engine = RipsPersistence([1], threshold, "full distance matrix", 0, 2)
+    return np.asarray(engine.fit_transform([matrix])[0][0]).reshape(-1, 2)
 
 
 def _whole(matrix: np.ndarray, top: int, cone: float) -> list[np.ndarray]:

@@ -43,3 +43,20 @@ def landmarks(
         if step + 1 < count:
             chosen[step + 1] = far.argmax()
     return chosen
+
+
+def covering(distances: Tensor, count: int) -> tuple[Tensor, float]:
+    r"""Maxmin landmarks of a cloud from its distances ``[n, n]``, and their covering radius.
+
+    The first point, then always the point farthest from those taken; indices ``[count]`` in increasing order. No point
+    is farther than the radius r from a landmark, so that the Vietoris-Rips diagrams of the landmarks and of the cloud
+    are at most 2 r apart in bottleneck distance (diameter convention). Cost: O(count n).
+    """
+    if not 1 <= count <= len(distances):
+        raise ValueError(f"covering: count must lie between 1 and the {len(distances)} points, got {count}.")
+    nearest = distances[0].clone()
+    picks = [0]
+    while len(picks) < count:
+        picks.append(int(nearest.argmax()))
+        torch.minimum(nearest, distances[picks[-1]], out=nearest)
+    return torch.tensor(sorted(picks), device=distances.device), float(nearest.max())

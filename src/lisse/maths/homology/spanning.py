@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .metric import Squares, as_distances, as_points, pair_lengths
+from .metric import Squares, as_cloud, as_distances, as_points, pair_lengths, squares
 
 _GIGABYTE = 2**30
 
@@ -48,8 +48,7 @@ def spanning_tree(
         matrix = as_distances(distances, name=name)
         return matrix_tree(matrix)
     assert points is not None
-    cloud = as_points(points, name=name).detach()
-    return cloud_tree(cloud, memory=memory)
+    return cloud_tree(as_cloud(points, name=name).detach(), name=name, memory=memory)
 
 
 def matrix_tree(matrix: Tensor) -> SpanningTree:
@@ -61,17 +60,16 @@ def matrix_tree(matrix: Tensor) -> SpanningTree:
     return _tree(first, second, matrix[first, second])
 
 
-def cloud_tree(cloud: Tensor, *, memory: int = 4 * _GIGABYTE) -> SpanningTree:
-    """The tree of a checked cloud, with lengths by direct differences."""
-    rows = Squares(cloud)
-    fits = 8 * len(cloud) ** 2 <= memory
-    if fits:
-        squares = rows.matrix()
-        if squares.is_cuda:
-            first, second = _boruvka(_Stored(squares), len(cloud), cloud.device)
+def cloud_tree(cloud: Tensor, *, name: str, memory: int = 4 * _GIGABYTE) -> SpanningTree:
+    """The tree of a cloud, with lengths by direct differences."""
+    if 8 * len(cloud) ** 2 <= memory:
+        matrix, _ = squares(cloud, name=name)
+        if matrix.is_cuda:
+            first, second = _boruvka(_Stored(matrix), len(cloud), cloud.device)
         else:
-            first, second = _prim(squares.numpy())
+            first, second = _prim(matrix.numpy())
     else:
+        rows = Squares(as_points(cloud, name=name))
         first, second = _boruvka(rows, len(cloud), cloud.device, block=max(1, memory // (32 * len(cloud))))
     return _tree(first, second, pair_lengths(cloud, first, second))
 
