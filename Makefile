@@ -62,7 +62,7 @@ test: $(ENV) ## The default suite: within 8 minutes on 2 cores
 	$(PYTEST) -n $(WORKERS) $(ARGS)
 
 test-slow: $(ENV) ## Tests that take longer; one installs the wheel into a bare environment
-	$(PYTEST) -m 'slow and not gpu and not browser and not large' $(ARGS)
+	$(PYTEST) -m 'slow and not gpu and not browser and not large' -n $(WORKERS) $(ARGS)
 
 test-gpu: $(ENV) ## Tests that need a CUDA device
 	$(PYTEST) -m gpu $(ARGS)

@@ -172,7 +172,7 @@ def test_control_c_ends_with_130_and_one_line(folder: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
     )
     assert running.stderr is not None
-    assert running.stderr.readline().startswith("train: 1 of 100000")
+    assert running.stderr.readline().startswith("train: 1 of 100,000")
     time.sleep(0.1)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=60)

@@ -13,7 +13,10 @@ import importlib
 from lisse.experiments.form import About, Claim, Finding, Outcome, Scale, Study, Task
 
 # A paper, and what its experiment looks at in one line; the module is lisse.experiments.PAPER.run.
-PAPERS: dict[str, str] = {}
+PAPERS: dict[str, str] = {
+    "topolip": "how the shape of the data changes along depth in ten networks, and their robustness",
+    "diffeomorphisms": "how networks answer to smooth deformations relative to noise, and their test error",
+}
 
 __all__ = ["PAPERS", "About", "Claim", "Finding", "Outcome", "Scale", "Study", "Task", "study"]
 

@@ -1,0 +1,201 @@
+"""The architectures of Figure 5 and Table 1, as printed and cut down, the data, and the recipe that trains each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from lisse.data import Dataset, load_data
+from lisse.models import load_model
+from lisse.networks.zoo import seeded
+from lisse.networks.zoo.convolutional import ConvolutionOnly
+from lisse.training import recipes
+from lisse.training.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set: what ``load_data`` takes, and what a network needs to read it."""
+
+    name: str
+    label: str
+    spec: str
+    options: str
+    cuts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network before it is trained.
+
+    ``spec`` is what ``load_model`` takes, with the data's own options added where it is of the zoo; ``seconds`` how
+    long a training takes, about (only the time left is reckoned from it). ``skip`` says that it has skip connections.
+    """
+
+    name: str
+    label: str
+    spec: str
+    recipe: Recipe
+    seconds: float
+    skip: bool = False
+
+    def model(self, source: Source, seed: int) -> Any:
+        """The network at initialisation."""
+        options = f"{source.options}&seed={seed}" if source.options else f"seed={seed}"
+        return load_model(f"{self.spec}{'&' if '?' in self.spec else '?'}{options}")
+
+
+# --- Table 1 --------------------------------------------------------------------------------------------------------
+
+BESIDE = ("shortcut", "squeeze", "se.", ".se")
+
+
+def anatomy(model: nn.Module) -> dict[str, int | bool]:
+    """Depth, parameters and batch norm, counted in the network itself.
+
+    Depth counts convolutions and linear maps one after another: not those on a shortcut or in a squeeze-and-excitation,
+    which lie beside the others.
+    """
+    layers = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Conv2d, nn.Linear)) and not any(part in f"{name}." for part in BESIDE)
+    ]
+    return {
+        "depth": len(layers),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "batch_norm": any(isinstance(module, nn.BatchNorm2d) for module in model.modules()),
+    }
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether its activations at initialisation need the statistics of the batch."""
+    return bool(anatomy(model)["batch_norm"])
+
+
+# --- training sets of size P ----------------------------------------------------------------------------------------
+
+LONGEST = 20  # the authors' cap of 5000 epochs, in units of the recipe's 250
+
+
+def for_size(recipe: Recipe, p: int, whole: int) -> Recipe:
+    """``recipe`` for ``p`` of ``whole`` samples: as many steps as on all of them, but at most 20 times the epochs.
+
+    The batch shrinks where it would be more than a quarter of the samples.
+    """
+    if not 0 < p <= whole:
+        raise ValueError(f"for_size: p must lie in 1 … {whole}, got {p}.")
+    epochs = min(LONGEST * recipe.epochs, max(1, round(recipe.epochs * whole / p)))
+    batch = recipe.batch if recipe.batch is None or p == whole else max(1, min(recipe.batch, p // 4))
+    return dataclasses.replace(recipe, epochs=epochs, batch=batch)
+
+
+def subset(data: Dataset, p: int, seed: int) -> Dataset:
+    """``p`` samples drawn with ``seed``; the sets of one seed are nested."""
+    return data if p == len(data) else data.sample(p, seed)
+
+
+def loaded(sources: Sequence[Source]) -> tuple[dict[str, tuple[Dataset, Dataset]], list[str]]:
+    """Train and test sets by name, and a sentence on each that is not there."""
+    found, notes = {}, []
+    for source in sources:
+        try:
+            found[source.name] = load_data(source.spec, split="train"), load_data(source.spec, split="test")
+        except (ValueError, OSError):  # whose text names folders of this machine, and the notes are committed
+            notes.append(f"{source.label} is left out: it is not here. `lisse data` says where it is looked for.")
+    return found, notes
+
+
+# --- as printed -----------------------------------------------------------------------------------------------------
+
+CIFAR = Source("cifar10", "CIFAR-10", "cifar10", "mean=cifar10", (3, 5, 15))
+MNIST = Source("mnist", "MNIST", "mnist", "in_channels=1&size=28&mean=mnist", (3, 5, 15))
+FASHION = Source(
+    "fashion-mnist", "Fashion-MNIST", "fashion-mnist", "in_channels=1&size=28&mean=fashion-mnist", (3, 5, 15)
+)
+
+_SGD, _FC = recipes.DIFFEOMORPHISMS_SHORT, recipes.DIFFEOMORPHISMS_FC_SHORT
+# VGGs and AlexNet without batch norm do not start at a rate of 0.2.
+_GENTLE = dataclasses.replace(_SGD, lr=0.05, clip=1.0)
+
+# Name, label, recipe, seconds on an H200, skip connections. The fifteen that are trained on CIFAR-10 from scratch.
+_PRINTED: tuple[tuple[str, str, Recipe, float, bool], ...] = (
+    ("fc2", "FullConn-L2", _FC, 25, False),
+    ("fc4", "FullConn-L4", _FC, 30, False),
+    ("fc6", "FullConn-L6", _FC, 35, False),
+    ("lenet", "LeNet", dataclasses.replace(_GENTLE, lr=0.1), 20, False),
+    ("alexnet", "AlexNet", _GENTLE, 30, False),
+    ("vgg11", "VGG11", _GENTLE, 30, False),
+    ("vgg11_bn", "VGG11bn", _SGD, 30, False),
+    ("vgg16", "VGG16", _GENTLE, 40, False),
+    ("vgg16_bn", "VGG16bn", _SGD, 45, False),
+    ("vgg19", "VGG19", _GENTLE, 50, False),
+    ("vgg19_bn", "VGG19bn", _SGD, 55, False),
+    ("resnet18", "ResNet18", _SGD, 60, True),
+    ("resnet34", "ResNet34", _SGD, 100, True),
+    ("resnet50", "ResNet50", _SGD, 180, True),
+    ("efficientnet_b0", "EfficientNetB0", _SGD, 150, True),
+)
+
+
+def printed() -> tuple[Architecture, ...]:
+    """The fifteen networks of Figure 5 that start from random weights."""
+    return tuple(
+        Architecture(name, label, f"zoo:{name}", recipe, seconds, skip)
+        for name, label, recipe, seconds, skip in _PRINTED
+    )
+
+
+# --- cut down -------------------------------------------------------------------------------------------------------
+
+_HERE = "lisse.experiments.diffeomorphisms.networks"
+DIGITS = Source("digits", "digits", "digits", "", (2, 3))
+_GREY = "in_channels=1&size=8&mean=0.3&std=0.37"
+_OWN = "input_size=1,8,8&mean=0.3&std=0.37"
+_BRIEF = Recipe(lr=5e-3, epochs=10, batch=64)
+_SMALL: Mapping[str, tuple[str, str, Recipe, float, bool]] = {
+    "fc2": ("FullConn-L2", f"zoo:fc2?{_GREY}", _BRIEF, 1.0, False),
+    "fc4": ("FullConn-L4", f"zoo:fc4?{_GREY}", _BRIEF, 1.0, False),
+    "lenet": ("LeNet (3 × 3)", f"{_HERE}:small_lenet?{_OWN}", _BRIEF, 1.0, False),
+    "conv": ("Conv", f"{_HERE}:small_convolution?{_OWN}", _BRIEF, 1.0, False),
+    "resnet8": ("ResNet8", f"{_HERE}:small_resnet?{_OWN}", dataclasses.replace(_BRIEF, lr=1e-2), 2.0, True),
+}
+
+
+def small() -> tuple[Architecture, ...]:
+    """Five that stand for them on 8 × 8 digits: two fully connected ones, a LeNet, a plain CNN, a ResNet."""
+    return tuple(
+        Architecture(name, label, spec, recipe, seconds, skip)
+        for name, (label, spec, recipe, seconds, skip) in _SMALL.items()
+    )
+
+
+def small_lenet(*, seed: int = 0) -> nn.Module:
+    """LeNet with 3 × 3 kernels and padding, which leave something of 8 × 8 pixels."""
+    with seeded(seed):
+        return nn.Sequential(
+            nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Sequential(nn.Conv2d(6, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Flatten(),
+            nn.Sequential(nn.Linear(64, 120), nn.ReLU()),
+            nn.Sequential(nn.Linear(120, 84), nn.ReLU()),
+            nn.Linear(84, 10),
+        )
+
+
+def small_convolution(*, seed: int = 0) -> nn.Module:
+    """Four convolutions and a mean pool."""
+    with seeded(seed):
+        return ConvolutionOnly(1, (16, 32, 32, 64), 10)
+
+
+def small_resnet(*, seed: int = 0) -> nn.Module:
+    """[he2016]'s CIFAR ResNet with one block a stage."""
+    from lisse.networks.zoo.resnet import CifarResNet
+
+    with seeded(seed):
+        return CifarResNet(1, 1, 10)

@@ -1,0 +1,89 @@
+"""What is trained and measured at each scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lisse.data.augmentation import CropFlip
+from lisse.experiments.diffeomorphisms import networks, stripe
+from lisse.experiments.diffeomorphisms.networks import Architecture, Source
+from lisse.experiments.diffeomorphisms.result import Job
+from lisse.experiments.diffeomorphisms.treatments import PLAIN, RANDOM, WORST, Treatment
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What differs between the scales.
+
+    All ``architectures`` are trained on the whole of the first source; ``curves`` on subsets of ``sizes`` of every
+    source (``good`` stand for the paper's state of the art, ``primitive`` for Figure 4); ``others`` on the whole of the
+    other sources; ``treated`` under all ``treatments``.
+    """
+
+    sources: tuple[Source, ...]
+    architectures: tuple[Architecture, ...]
+    good: tuple[str, ...]
+    primitive: tuple[str, ...]
+    others: tuple[str, ...]
+    treated: tuple[str, ...]
+    treatments: tuple[Treatment, ...]
+    sizes: tuple[int, ...]
+    seeds: int
+    samples: int
+    deltas: tuple[float, ...]
+    worst_steps: int
+    batch: int
+    stripe: stripe.Recipe
+    stripe_sizes: tuple[int, ...]
+    cuts_drawn: tuple[int, ...]
+    fields_drawn: int
+
+    @property
+    def curves(self) -> tuple[str, ...]:
+        """Networks of which R(P) is taken."""
+        return (*self.good, *self.primitive)
+
+    @property
+    def cut(self) -> int:
+        """The cut-off of Figure 5: 3, for the paper's sizes."""
+        return self.sources[0].cuts[0]
+
+
+def settings(scale: str) -> Settings:
+    """Of one scale."""
+    if scale == "paper":
+        return Settings(
+            sources=(networks.CIFAR, networks.MNIST, networks.FASHION), architectures=networks.printed(),
+            good=("resnet18", "efficientnet_b0"), primitive=("fc4", "lenet"), others=("alexnet", "vgg11_bn"),
+            treated=("resnet18", "lenet"), treatments=(PLAIN, Treatment("bare", "no crops", crops=None), RANDOM, WORST),
+            sizes=(500, 1000, 2000, 5000, 10000, 20000), seeds=3, samples=500,
+            deltas=(0.1, 0.2, 0.5, 1.0, 2.0, 4.0), worst_steps=3, batch=100,
+            stripe=stripe.Recipe(), stripe_sizes=(128, 256, 512, 1024, 2048, 4096, 8192),
+            cuts_drawn=(2, 3, 4, 5, 7, 10, 15, 20, 30), fields_drawn=256,
+        )  # fmt: skip
+    return Settings(
+        sources=(networks.DIGITS,), architectures=networks.small(), good=("conv",), primitive=("fc4",), others=(),
+        treated=("conv",),
+        treatments=(PLAIN, Treatment("crops", "crops", crops=CropFlip(1, flip=False)), RANDOM, WORST),
+        sizes=(180, 512), seeds=3, samples=364, deltas=(0.25, 0.5, 1.0, 1.5), worst_steps=2, batch=91,
+        stripe=stripe.Recipe(hidden=256, test=2000), stripe_sizes=(128, 512, 2048, 4096, 8192),
+        cuts_drawn=(2, 3, 5, 10, 20, 30), fields_drawn=64,
+    )  # fmt: skip
+
+
+def jobs(chosen: Settings, sizes: dict[str, int], seed: int) -> list[Job]:
+    """Every training, each once; ``sizes`` are those of the training sets that are there."""
+    by_name = {architecture.name: architecture for architecture in chosen.architectures}
+    sources = [source for source in chosen.sources if source.name in sizes]
+    seeds = range(seed, seed + chosen.seeds)
+    first, found = sources[0], []
+    for source in sources:
+        whole = sizes[source.name]
+        names = tuple(by_name) if source is first else (*chosen.curves, *chosen.others)
+        found += [Job(by_name[name], source, whole, s) for name in names for s in seeds]
+        smaller = [p for p in chosen.sizes if p < whole]
+        found += [Job(by_name[name], source, p, s) for name in chosen.curves for p in smaller for s in seeds]
+    more = [treatment for treatment in chosen.treatments if treatment != PLAIN]
+    whole = sizes[first.name]
+    found += [Job(by_name[name], first, whole, s, t) for name in chosen.treated for t in more for s in seeds]
+    return found

@@ -1,0 +1,194 @@
+"""Test error against R, D and G, a point per architecture: figures 5 and 15 to 21."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lisse.experiments.diffeomorphisms.frame import GREY, INK, PALETTE, architecture_of, ends, log_log, panels
+from lisse.experiments.diffeomorphisms.networks import Architecture, Source
+from lisse.experiments.diffeomorphisms.plan import Settings
+from lisse.experiments.diffeomorphisms.result import D, G, R, Results, level, mean_error, positive_error
+from lisse.experiments.diffeomorphisms.tables import LETTERS, error_law
+from lisse.maths.power_law import PowerLaw
+
+COLOURS = {R: PALETTE[2], D: PALETTE[1], G: PALETTE[0]}
+STYLES = ("-", "--", ":")
+DEPTHS = colormaps["viridis"]
+
+
+# --- figures 5, 15 to 21: against the test error --------------------------------------------------------------------
+
+
+def against_error(results: Results, chosen: Settings, source: Source, *, bars: bool) -> Figure:
+    """Test error over R, a point per architecture: colour for depth, shape for batch norm and skip connections."""
+    figure, (ax,) = panels(
+        1, columns=1, width=7.4, height=4.6, title=f"Test error and relative stability, {source.label}",
+        says=f"c = {chosen.cut}, δ = 1, geometric means over {chosen.seeds} seeds."
+        + (" Bars: intervals over seeds." if bars else ""), foot=0.6,
+    )  # fmt: skip
+    depths = [some[0].depth for a in chosen.architectures if (some := results.of(source, a.name))]
+    norm = LogNorm(min(depths, default=1), max(max(depths, default=2), 1 + min(depths, default=1)))
+    for place, architecture in enumerate(chosen.architectures):
+        some = results.of(source, architecture.name)
+        point = _point(ax, results, source, architecture, R, chosen.cut, bars=bars, colour="none")
+        if point is None:
+            continue
+        marker = "P" if architecture.skip else "D" if some[0].batch_norm else "o"
+        ax.plot(*point, marker, ms=9, color=DEPTHS(norm(some[0].depth)), mec=INK, mew=0.6)
+        ax.annotate(
+            architecture.label,
+            point,
+            xytext=(7, 4 if place % 2 else -11),
+            textcoords="offset points",
+            size=8.5,
+            color=INK,
+        )
+    _line(ax, error_law(results, chosen, source), PALETTE[1], "-")
+    low, high = ax.get_xlim()
+    x = np.geomspace(max(low, 1e-6), high, 50)
+    ax.plot(x, 0.24 * np.sqrt(x), color=GREY, ls="--", lw=1.2, scalex=False, scaley=False)
+    log_log(ax, "R", "test error")
+    ax.set_xlim(low * 0.9, high * 1.25)
+    law = error_law(results, chosen, source)
+    said = "" if law is None else (
+        f"fit: {float(law.prefactor.value):.2g} R^{float(law.slope.value):.2f}, correlation "
+        f"{float(law.correlation.value):.2f}"
+    )  # fmt: skip
+    handles = [
+        Line2D([], [], color=PALETTE[1], label=said), Line2D([], [], color=GREY, ls="--", label="0.24 √R (the paper)"),
+        *(Line2D([], [], marker=m, lw=0, color=GREY, label=t)
+          for m, t in (("o", "plain"), ("D", "batch norm"), ("P", "skip connections"))),
+    ]  # fmt: skip
+    figure.legend(handles=handles, loc="lower left", ncols=3, frameon=False, fontsize=8.5)
+    bar = figure.colorbar(_mappable(norm), ax=ax, label="depth", pad=0.01)
+    bar.set_ticks(sorted(set(depths)), labels=[str(depth) for depth in sorted(set(depths))])
+    bar.ax.minorticks_off()
+    return figure
+
+
+def quantities_against_error(results: Results, chosen: Settings, source: Source, quantities: Sequence[str]) -> Figure:
+    """Test error over D, over G and over R, with the fit and the correlation of each (Figures 15 to 17)."""
+    figure, axes = panels(
+        len(quantities), columns=3, width=3.6, height=3.2, title=f"Which of them tells the error? {source.label}",
+        says="D: answer to deformations, G: answer to noise, R = D / G. Lines: power laws.", foot=0.45, share=True,
+    )  # fmt: skip
+    for ax, quantity in zip(axes, quantities, strict=True):
+        _scatter(ax, results, chosen, source, quantity, chosen.cut, 1.0, "trained")
+        law = error_law(results, chosen, source, quantity)
+        said = "" if law is None else f", correlation {float(law.correlation.value):.2f}"
+        ax.set_title(f"{LETTERS[quantity]}{said}", loc="left", size=10, color=INK)
+        log_log(ax, LETTERS[quantity], "test error")
+    _names(figure, chosen)
+    return figure
+
+
+def sources_against_error(results: Results, chosen: Settings, sources: Sequence[Source]) -> Figure:
+    """Test error over R on each data set (Figure 20)."""
+    figure, axes = panels(len(sources), columns=3, width=4.0, height=3.2, title="Test error and R by data set",
+                          says="δ = 1, the smallest cut-off; whole training sets.", foot=0.6)  # fmt: skip
+    for ax, source in zip(axes, sources, strict=True):
+        _scatter(ax, results, chosen, source, R, source.cuts[0], 1.0, "trained")
+        ax.set_title(source.label, loc="left", size=10, color=INK)
+        log_log(ax, "R", "test error")
+    _names(figure, chosen)
+    return figure
+
+
+def settings_against_error(results: Results, chosen: Settings, source: Source) -> Figure:
+    """Test error over R at every cut-off and displacement (Figure 21)."""
+    pairs = [(cut, delta) for cut in source.cuts for delta in chosen.deltas if delta >= 0.25]
+    columns = len(pairs) // len(source.cuts)
+    figure, axes = panels(len(pairs), columns=columns, width=3.0, height=2.5, title="Test error and R by c and δ",
+                          says=f"{source.label}. Lines: power laws.", foot=0.45)  # fmt: skip
+    for ax, (cut, delta) in zip(axes, pairs, strict=True):
+        _scatter(ax, results, chosen, source, R, cut, delta, "trained/deltas")
+        law = error_law(results, chosen, source, which="trained/deltas", cut=cut, delta=delta)
+        said = "" if law is None else f", corr. {float(law.correlation.value):.2f}"
+        ax.set_title(f"c = {cut}, δ = {delta:g}{said}", loc="left", size=9, color=INK)
+        log_log(ax, "R", "error")
+    _names(figure, chosen)
+    return figure
+
+
+def trajectories(results: Results, chosen: Settings, source: Source) -> Figure:
+    """Where a network stands in the plane of R and error as its training set grows (Figure 18)."""
+    figure, (ax,) = panels(1, columns=1, width=6.6, height=4.0, title=f"R and error as P grows, {source.label}",
+                           says="Each line follows one network; the marks grow with P.", foot=0.4)  # fmt: skip
+    for k, name in enumerate(chosen.curves):
+        sizes = results.sizes(source, name)
+        lots = [results.of(source, name, p) for p in sizes]
+        points = [(level(some, R, cut=chosen.cut), positive_error(some)) for some in lots]
+        known = [(float(one.value), error) for one, error in points if one is not None and error is not None]
+        ax.plot([x for x, _ in known], [y for _, y in known], color=PALETTE[k], lw=1.4)
+        for j, (x, y) in enumerate(known):
+            ax.plot(x, y, "o", ms=4 + 2.2 * j, color=PALETTE[k], mec="white", mew=0.6)
+    log_log(ax, "R", "test error")
+    handles = [
+        Line2D([], [], color=PALETTE[k], label=architecture_of(chosen, n).label) for k, n in enumerate(chosen.curves)
+    ]
+    figure.legend(handles=handles, loc="lower left", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _scatter(
+    ax: Axes, results: Results, chosen: Settings, source: Source, quantity: str, cut: int, delta: float, which: str
+) -> None:
+    for architecture in chosen.architectures:
+        _point(ax, results, source, architecture, quantity, cut, bars=False, colour=_colour(chosen, architecture),
+               delta=delta, which=which)  # fmt: skip
+    _line(ax, error_law(results, chosen, source, quantity, which=which, cut=cut, delta=delta), INK, "-")
+
+
+def _point(
+    ax: Axes, results: Results, source: Source, architecture: Architecture, quantity: str, cut: int, *, bars: bool,
+    colour: Any, delta: float = 1.0, which: str = "trained",
+) -> tuple[float, float] | None:  # fmt: skip
+    some = results.of(source, architecture.name)
+    found, error = level(some, quantity, which, cut=cut, delta=delta), positive_error(some)
+    if found is None or error is None:
+        return None
+    across = mean_error(some) if bars else None
+    yerr = None
+    if across is not None:
+        yerr = [[max(0.0, error - max(float(across.low), 0.1 * error))], [max(0.0, float(across.high) - error)]]
+    ax.errorbar(float(found.value), error, xerr=ends(found) if bars else None, yerr=yerr, fmt="o", ms=6, color=colour,
+                ecolor=GREY, elinewidth=0.9)  # fmt: skip
+    return float(found.value), error
+
+
+def _line(ax: Axes, law: PowerLaw | None, colour: str, style: str) -> None:
+    if law is None:
+        return
+    low, high = ax.get_xlim()
+    known = [x for line in ax.lines for x in np.atleast_1d(line.get_xdata()) if np.isfinite(x) and x > 0]
+    if known:
+        low, high = min(known) / 1.1, max(known) * 1.1
+    x = np.geomspace(low, high, 50)
+    ax.plot(x, law(torch.from_numpy(x)).numpy(), color=colour, ls=style, lw=1.2)
+
+
+def _colour(chosen: Settings, architecture: Architecture) -> Any:
+    return colormaps["turbo"]((chosen.architectures.index(architecture) + 0.5) / len(chosen.architectures))
+
+
+def _names(figure: Figure, chosen: Settings) -> None:
+    handles = [Line2D([], [], marker="o", lw=0, color=_colour(chosen, a), label=a.label) for a in chosen.architectures]
+    figure.legend(handles=handles, loc="lower left", ncols=8, frameon=False, fontsize=8)
+
+
+def _mappable(norm: LogNorm) -> Any:
+    from matplotlib.cm import ScalarMappable
+
+    return ScalarMappable(norm, DEPTHS)

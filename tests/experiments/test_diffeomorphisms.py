@@ -1,0 +1,331 @@
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from lisse.data import Dataset, generators
+from lisse.data.augmentation import CropFlip
+from lisse.experiments import Outcome, Task, form, study
+from lisse.experiments.diffeomorphisms import networks, plan, stripe
+from lisse.experiments.diffeomorphisms.claims import change, claims
+from lisse.experiments.diffeomorphisms.result import D, G, Job, R, Result, Results, level, mean_error, paired_ratio
+from lisse.experiments.diffeomorphisms.tables import error_law, findings
+from lisse.experiments.diffeomorphisms.treatments import PLAIN, RANDOM, WORST, Treatment, WorstDiffeo
+from lisse.experiments.diffeomorphisms.whole import WHOLE, Whole
+from lisse.maths.diffeomorphism import Diffeomorphism, deform
+from lisse.networks.augment import MaxEntropyDiffeo
+from lisse.profile import Part, Profile, Quantity, Row
+from lisse.progress import Event
+from lisse.training import Recipe
+
+# --- the stripe model -----------------------------------------------------------------------------------------------
+
+
+class Linear(nn.Module):
+    def __init__(self, gradient):
+        super().__init__()
+        self.gradient = gradient
+
+    def forward(self, x):
+        return x @ self.gradient + 3.0
+
+
+def test_r_of_a_linear_function_has_its_closed_form():
+    gradient = torch.tensor([2.0, 0.5, -0.3, 0.1, 0.0])
+    exact = (0.5**2 + 0.3**2 + 0.1**2) / 4 / ((2.0**2 + 0.5**2 + 0.3**2 + 0.1**2) / 5)
+    assert stripe.linear_stability(gradient) == pytest.approx(exact, rel=1e-6)  # gradient is float32
+    points = torch.randn(20_000, 5, generator=torch.Generator().manual_seed(0))
+    source = torch.Generator().manual_seed(1)
+    value, low, high = stripe.stripe_stability(Linear(gradient), points, noise=0.3, generator=source, resamples=200)
+    standard_error = (high - low) / 3.92
+    assert abs(value - exact) < 4 * standard_error
+    assert standard_error < 0.03 * exact
+
+
+def test_r_of_a_function_of_the_informative_direction_is_zero():
+    points = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    source = torch.Generator().manual_seed(1)
+    found = stripe.stripe_stability(
+        Linear(torch.tensor([1.0, 0.0, 0.0])), points, noise=0.3, generator=source, resamples=100
+    )
+    assert found[0] < 1e-9
+
+
+def test_the_network_begins_at_zero_and_ends_with_every_margin_met():
+    recipe = stripe.Recipe(hidden=32, steps=400, test=200)
+    model, steps, converged = stripe.trained(recipe, 30, 3)
+    assert converged
+    assert 0 < steps < 400
+    data = generators.stripe(30, seed=3)
+    assert float((model(data.inputs).detach() * (2 * data.targets - 1)).min()) >= recipe.margin
+    assert float(stripe.OneHidden(30, 16)(data.inputs).detach().abs().max()) < 1e-6
+    assert stripe.trained(dataclasses.replace(recipe, steps=2), 30, 3)[1:] == (2, False)
+
+
+def test_a_stripe_result_is_kept_and_another_recipe_is_not_mistaken_for_it(tmp_path):
+    task, recipe = Task("smoke", tmp_path), stripe.Recipe(hidden=16, steps=5, test=100)
+    found = stripe.kept(task, recipe, 20, 0)
+    (file,) = (tmp_path / "stripe").iterdir()
+    written = file.stat().st_mtime_ns
+    assert stripe.kept(task, recipe, 20, 0) == found
+    assert file.stat().st_mtime_ns == written
+    assert stripe.kept(task, dataclasses.replace(recipe, noise=0.6), 20, 0) != found
+
+
+def test_the_slope_of_the_last_octave():
+    assert stripe.last_octave([128, 512, 1024], [3.0, 0.4, 0.1]) == pytest.approx(-2)
+
+
+def test_bad_points():
+    with pytest.raises(ValueError, match=r"points must be \[n, d\] with d at least 2, got"):
+        stripe.stripe_stability(Linear(torch.ones(1)), torch.ones(4, 1), noise=0.3, generator=torch.Generator())
+
+
+# --- networks, sizes and jobs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "norm"),
+    [("fc4", 5, False), ("lenet", 5, False), ("alexnet", 8, False), ("vgg16", 14, False), ("vgg16_bn", 14, True),
+     ("resnet18", 18, True), ("resnet50", 50, True), ("efficientnet_b0", 50, True)],
+)  # fmt: skip
+def test_table_1_counts_layers_on_the_way_and_none_beside_it(name, depth, norm):
+    from lisse.networks.zoo import NETWORKS
+
+    with torch.device("meta"):
+        model = NETWORKS[name]()
+    found = networks.anatomy(model)
+    assert (found["depth"], found["batch_norm"]) == (depth, norm)
+    assert found["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_there_are_fifteen_architectures():
+    assert len({architecture.name for architecture in networks.printed()}) == 15
+
+
+def test_fewer_samples_mean_as_many_steps_up_to_the_cap():
+    recipe = Recipe(epochs=25, batch=512)
+    assert networks.for_size(recipe, 50_000, 50_000) == recipe
+    assert networks.for_size(recipe, 5_000, 50_000) == dataclasses.replace(recipe, epochs=250)
+    small = networks.for_size(recipe, 500, 50_000)
+    assert (small.epochs, small.batch) == (500, 125)  # 20 × 25, not 2500; a quarter
+    with pytest.raises(ValueError, match="for_size: p must lie in 1 … 10, got 11"):
+        networks.for_size(recipe, 11, 10)
+
+
+def test_subsets_of_one_seed_are_nested_and_the_whole_set_is_itself():
+    data = Dataset("numbers", torch.arange(100.0)[:, None], torch.arange(100) % 2)
+    small, large = networks.subset(data, 10, 5), networks.subset(data, 40, 5)
+    assert set(small.inputs.flatten().tolist()) < set(large.inputs.flatten().tolist())
+    assert networks.subset(data, 10, 6).fingerprint() != small.fingerprint()
+    assert networks.subset(data, 100, 5) is data
+
+
+def test_data_that_are_not_there_are_said_and_left_out():
+    here = networks.Source("rings", "rings", "rings?n=10", "", (3,))
+    nowhere = networks.Source("no", "No such", "npz:/nowhere/at/all.npz", "", (3,))
+    found, notes = networks.loaded((here, nowhere))
+    assert list(found) == ["rings"]
+    assert len(notes) == 1
+    assert notes[0].startswith("No such is left out: ")
+
+
+def test_every_job_is_there_once():
+    chosen = plan.settings("paper")
+    all_ = plan.jobs(chosen, {"cifar10": 50_000, "mnist": 60_000}, 7)
+    assert len({job.name for job in all_}) == len(all_)
+    assert {job.seed for job in all_} == {7, 8, 9}
+    count = 15 + 4 * 6 + 2 * 3 + (4 + 2) + 4 * 6  # CIFAR-10: all, P, treatments; MNIST: whole, P
+    assert len(all_) == 3 * count
+    assert not [job for job in all_ if job.source.name == "fashion-mnist"]
+    assert {job.treatment.name for job in all_} == {"plain", "bare", "random", "worst"}
+
+
+# --- treatments -----------------------------------------------------------------------------------------------------
+
+
+def test_what_each_treatment_does_to_images():
+    model, recipe = nn.Flatten(), Recipe(crop=4, flip=True)
+    options = {"cut": 3, "delta": 1.0, "steps": 2}
+    assert PLAIN.augment(model, recipe, **options) == [CropFlip(4, True)]
+    assert Treatment("bare", "bare", crops=None).augment(model, recipe, **options) == []
+    crops, random = RANDOM.augment(model, recipe, **options)
+    assert crops == CropFlip(4, True)
+    assert isinstance(random, MaxEntropyDiffeo)
+    worst = WORST.augment(model, Recipe(), **options)
+    assert worst == [WorstDiffeo(model, 3, 1.0, 2)]
+    assert "model" not in repr(worst[0])  # how a rerun is recognised must not depend on an address
+
+
+def test_worst_fields_move_the_output_further_than_random_ones_and_leave_the_network_alone():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    images = torch.rand(16, 1, 8, 8)
+    worst = WorstDiffeo(model, 3, 1.0, 4)(images)
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    ensemble = Diffeomorphism((8, 8), 3)
+    field = ensemble.sample(16, float(ensemble.temperature(1.0)), generator=torch.Generator().manual_seed(0))
+    model.eval()
+    with torch.no_grad():
+        far, near = ((model(x) - model(images)).square().sum(1).mean() for x in (worst, deform(images, field)))
+    assert float(far) > 1.5 * float(near)
+
+
+# --- over seeds, laws and claims ------------------------------------------------------------------------------------
+
+SOURCE = networks.Source("data", "data", "digits", "", (3,))
+QUANTITIES = tuple(Quantity(name, name, "") for name in (R, D, G, "bijective_share"))
+
+
+def network(name: str) -> networks.Architecture:
+    return networks.Architecture(name, name.upper(), "zoo:fc2", Recipe(), 1.0)
+
+
+def profile(r: float, g: float = 0.1) -> Profile:
+    at = {"cut": 3, "delta": 1.0}
+    rows = [
+        Row(quantity, value * factor, "estimate", 10, layer, depth, 0.9 * value * factor, 1.1 * value * factor, at)
+        for layer, depth, factor in (("input", 0.0, 4.0), ("block", 0.5, 2.0), ("output", 1.0, 1.0))
+        for quantity, value in ((R, r), (D, r * g), (G, g))
+    ]
+    return Profile((Part("stability", (*rows, Row("bijective_share", 1.0, "estimate", 10, at=at)), QUANTITIES),))
+
+
+def result(name: str, seed: int, r: float, error: float, *, p: int = 100, treatment: Treatment = PLAIN, g: float = 0.1):
+    profiles = {"trained": profile(r, g), "initial": profile(1.0)}
+    return Result(Job(network(name), SOURCE, p, seed, treatment), error, 1000, profiles, 5, 77, False)
+
+
+def chosen(names: tuple[str, ...]) -> plan.Settings:
+    return dataclasses.replace(
+        plan.settings("smoke"), sources=(SOURCE,), architectures=tuple(network(name) for name in names), good=names[:1],
+        primitive=names[-1:], treated=names[:1], treatments=(PLAIN, RANDOM), stripe_sizes=(10, 20),
+    )  # fmt: skip
+
+
+def spread(seed: int) -> float:
+    return 1.02 ** (seed - 1)
+
+
+def everything() -> Results:
+    """Error is 0.24 √R within 2 %; R falls tenfold from P = 10, grows in c, and random fields halve it."""
+    found = []
+    for seed in range(3):
+        for name, r, g, a in (("a", 0.01, 0.1, 0.245), ("b", 0.04, 0.2, 0.235), ("c", 0.16, 0.08, 0.235),
+                              ("d", 2.0, 0.15, 0.245)):  # fmt: skip
+            found.append(result(name, seed, r * spread(seed), a * math.sqrt(r), g=g))
+        found.append(result("a", seed, 0.1 * spread(seed), 0.1, p=10, g=0.05))
+        found.append(result("a", seed, 0.005 * spread(seed), 0.01 + 0.001 * seed, treatment=RANDOM))
+    stripes = [stripe.Stripe(p, seed, 8 / p, 7 / p, 9 / p, 0.1, 5, True) for p in (10, 20) for seed in range(3)]
+    return Results(tuple(found), tuple(stripes))
+
+
+def test_seeds_are_averaged_in_logarithms_and_errors_as_they_are():
+    some = [result("a", 0, 0.1, 0.2), result("a", 1, 0.4, 0.4)]
+    found = level(some, R, cut=3)
+    assert float(found.value) == pytest.approx(0.2)
+    assert found.n == 2
+    assert float(mean_error(some).value) == pytest.approx(0.3)
+    alone = level(some[:1], R, cut=3)
+    assert (float(alone.low), float(alone.high)) == pytest.approx((0.09, 0.11))
+    assert float(mean_error(some[:1]).low) == pytest.approx(0.1756, abs=1e-4)  # Clopper–Pearson, 200 of 1000
+    assert level(some, R, cut=5) is None
+    assert mean_error([]) is None
+
+
+def test_ratios_are_of_the_same_seed():
+    """Break it: divide the means; their interval covers 1."""
+    found = paired_ratio([1.0, 10.0, 100.0], [2.0, 20.0, 200.0])
+    assert [float(end) for end in (found.value, found.low, found.high)] == pytest.approx([0.5] * 3)
+    assert paired_ratio([None], [1.0]) is None
+    some = everything().of(SOURCE, "a")
+    assert float(change(some, some, R, cut=3, initial=True).value) == pytest.approx(0.01, rel=0.01)
+
+
+def test_the_law_of_the_error_is_found():
+    law = error_law(everything(), chosen(("a", "b", "c", "d")), SOURCE)
+    assert float(law.slope.value) == pytest.approx(0.5, abs=0.02)
+    assert float(law.prefactor.value) == pytest.approx(0.24, rel=0.03)
+    assert 0.999 < float(law.correlation.value) < 1
+    assert error_law(everything(), chosen(("a", "b")), SOURCE) is None  # two points lie on a line
+
+
+def test_claims_are_decided_from_the_numbers():
+    held = {claim.key: claim.holds for claim in claims(everything(), chosen(("a", "b", "c", "d")), [SOURCE])}
+    assert held["init/order-one"]
+    assert held["trained/a"]
+    assert held["trained/d"]
+    assert held["P/R/a"]
+    assert held["P/G/a"]
+    assert held["layers/a"]
+    assert held["error/R"]
+    assert held["error/prefactor"]
+    assert held["treatment/a/random/R"]
+    assert held["treatment/a/random/error"]
+    assert held["stripe/slope"]
+    assert held["fields/bijective"]
+
+
+def test_claims_turn_with_the_numbers():
+    """The same sentences where every network has the same R: nothing falls and nothing is correlated."""
+    flat = [
+        result(name, seed, spread(seed), error, p=p, treatment=treatment)
+        for seed in range(3)
+        for name, error, p, treatment in (
+            ("a", 0.1, 100, PLAIN), ("b", 0.3, 100, PLAIN), ("c", 0.02, 100, PLAIN), ("d", 0.2, 100, PLAIN),
+            ("a", 0.2, 10, PLAIN), ("a", 0.11, 100, RANDOM),
+        )
+    ]  # fmt: skip
+    stripes = tuple(stripe.Stripe(p, 0, 0.5, 0.4, 0.6, 0.1, 5, True) for p in (10, 20))
+    for index in range(len(flat)):  # a little apart, for a law needs different R
+        scale = 1 + 0.001 * (ord(flat[index].job.architecture.name) % 3)
+        profiles = {"trained": profile(spread(flat[index].job.seed) * scale), "initial": profile(1.0)}
+        flat[index] = dataclasses.replace(flat[index], profiles=profiles)
+    found = claims(Results(tuple(flat), stripes), chosen(("a", "b", "c", "d")), [SOURCE])
+    held = {claim.key: claim.holds for claim in found}
+    for key in ("trained/a", "P/R/a", "P/G/a", "error/R", "error/R-best", "treatment/a/random/R", "stripe/slope"):
+        assert not held[key], key
+
+
+def test_a_diverged_network_is_said_and_left_out_of_everything():
+    found = everything()
+    bad = Result(Job(network("e"), SOURCE, 100, 0), 1.0, 1000, {}, 5, 77, False)
+    results = Results((*found.all, bad), found.stripes)
+    assert results.of(SOURCE, "e") == []
+    some = {one.key: one for one in findings(results, chosen(("a", "b", "c", "d", "e")), [SOURCE], paper=True)}
+    assert some["error/data/e"].note == "diverged"
+    assert math.isnan(some["error/data/e"].value)
+    assert some["fig5/prefactor"].theirs == 0.24
+    assert some["correlation/R"].theirs == 0.97
+    assert some["stripe/slope"].value == pytest.approx(-1)
+    Outcome(tuple(some.values()))  # no key twice
+
+
+# --- progress and the whole -----------------------------------------------------------------------------------------
+
+
+def test_progress_of_the_whole_never_goes_back_and_ends_at_100():
+    heard = []
+    whole = Whole(heard.append, [30.0, 10.0])
+    listen = whole.step("first", "train")
+    listen(Event("train", 5, 10))
+    whole.finish()
+    whole.step("second")
+    whole.finish()
+    shares = [event.done for event in heard if event.task == WHOLE and not event.say]
+    assert shares == [37.5, 75.0, 100.0]
+
+
+@pytest.mark.slow
+def test_the_smoke_run_finds_what_is_committed(tmp_path):
+    chosen_study = study("diffeomorphisms")
+    outcome, _ = form.timed(chosen_study, Task("smoke", tmp_path))
+    assert form.differences(outcome, form.expected(chosen_study.about.folder)["smoke"]) == []
+    assert all(path.stat().st_size > 5_000 for path in outcome.files if path.suffix == ".png")
+    again = chosen_study.run(Task("smoke", tmp_path))  # everything is there already
+    assert again.findings == outcome.findings

@@ -1,0 +1,430 @@
+import csv
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from lisse.data import Dataset
+from lisse.experiments import Task, form, study
+from lisse.experiments.topolip import networks, run, tables
+from lisse.experiments.topolip.accuracy import ALL, CORRUPTIONS, SEVERITIES, CorruptedAccuracy
+from lisse.experiments.topolip.correlation import rank_correlation, ranks, spearman
+from lisse.experiments.topolip.result import Result
+from lisse.experiments.topolip.whole import WHOLE, Whole
+from lisse.instruments import Topology
+from lisse.maths.corruption import corrupt
+from lisse.models import load_model
+from lisse.profile import Part, Profile, Row
+from lisse.progress import Event
+from lisse.training import Recipe
+
+
+@pytest.fixture(autouse=True)
+def quick(request, monkeypatch):
+    """Few resamples, except where the numbers are compared with committed ones."""
+    if request.node.get_closest_marker("slow") is None:
+        few = functools.partial(rank_correlation, resamples=100, permutations=200)
+        monkeypatch.setattr(tables, "rank_correlation", few)
+
+
+# --- correlation ----------------------------------------------------------------------------------------------------
+
+
+def test_ranks_share_ties():
+    assert ranks(torch.tensor([10.0, 30.0, 10.0, 20.0])).tolist() == [1.5, 4.0, 1.5, 3.0]
+
+
+def test_spearman_of_monotone_reversed_and_constant():
+    x = torch.tensor([1.0, 2.0, 5.0, 9.0])
+    assert spearman(x, x**3) == 1.0
+    assert spearman(x, -x) == -1.0
+    assert spearman(x, torch.ones(4)) == 0.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=4, max_size=12))
+def test_spearman_is_scipys(pairs):
+    from scipy.stats import spearmanr
+
+    x, y = (torch.tensor([float(pair[side]) for pair in pairs]) for side in (0, 1))
+    ours = float(spearman(x, y))
+    constant = x.min() == x.max() or y.min() == y.max()
+    assert ours == pytest.approx(0.0 if constant else float(spearmanr(x, y).statistic), abs=1e-12)
+
+
+def test_the_p_value_is_the_share_of_all_permutations():
+    import itertools
+
+    x, y = [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 3.0, 2.0, 5.0, 4.0]
+    observed = abs(float(spearman(torch.tensor(x), torch.tensor(y))))
+    every = [abs(float(spearman(torch.tensor(x), torch.tensor(p)))) for p in itertools.permutations(y)]
+    exact = np.mean([value >= observed - 1e-12 for value in every])
+    found = rank_correlation(x, y, permutations=20_000)
+    assert found.p_value == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 20_000))
+    assert found.value == pytest.approx(0.8)
+    assert found.low <= found.value <= found.high
+
+
+def test_the_interval_is_seeded_and_narrows_with_networks():
+    few, many = list(range(8)), list(range(64))
+    noisy = {n: [x + 3 * math.sin(7.3 * x) for x in range(n)] for n in (8, 64)}
+    one = rank_correlation(few, noisy[8], seed=1, resamples=300, permutations=100)
+    assert one == rank_correlation(few, noisy[8], seed=1, resamples=300, permutations=100)
+    assert one != rank_correlation(few, noisy[8], seed=2, resamples=300, permutations=100)
+    wide = rank_correlation(many, noisy[64], resamples=300, permutations=100)
+    assert wide.high - wide.low < one.high - one.low
+
+
+def test_correlation_leaves_out_what_has_no_value_and_refuses_uneven_lists():
+    nan = math.nan
+    found = rank_correlation([1.0, 2.0, nan, 3.0, 4.0], [1.0, 2.0, 9.0, 3.0, 4.0], resamples=100, permutations=100)
+    assert (found.value, found.n) == (1.0, 4)
+    assert math.isnan(rank_correlation([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).value)
+    with pytest.raises(ValueError, match="x and y must have one value per network, got 2 and 1"):
+        rank_correlation([1.0, 2.0], [1.0])
+
+
+# --- accuracy -------------------------------------------------------------------------------------------------------
+
+
+class Brightness(nn.Module):
+    """Class 1 where the mean pixel is above a half."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(nn.Identity(), nn.Linear(64, 64), nn.Linear(64, 64))
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        self.blocks(x.flatten(1))
+        mean = x.mean((1, 2, 3)) * self.weight
+        return torch.stack([0.5 - mean, mean - 0.5], 1)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    generator = torch.Generator().manual_seed(0)
+    images = (
+        torch.rand(60, 1, 8, 8, generator=generator) * 0.3 + torch.linspace(0.2, 0.5, 60).view(-1, 1, 1, 1)
+    ).clamp(0, 1)
+    return Dataset("pictures", images, (images.mean((1, 2, 3)) > 0.5).long())
+
+
+def test_accuracy_is_that_of_the_corrupted_images(pictures):
+    instrument = CorruptedAccuracy(corruptions=("gaussian_noise", "pixelate"))
+    profile = instrument.measure(Brightness(), pictures, batch=7)
+    (part,) = profile
+    rows = {(row.quantity, row.at["corruption"], row.at.get("severity")): row for row in part.rows}
+    assert rows["accuracy", "clean", 0].value == 1.0
+    assert rows["accuracy", "clean", 0].high == 1.0
+    assert rows["accuracy", "clean", 0].low == pytest.approx(0.025 ** (1 / 60))
+    # Pixelate draws nothing: the naive number.
+    for severity in SEVERITIES:
+        seen = corrupt(pictures.inputs, "pixelate", severity).mean((1, 2, 3)) > 0.5
+        naive = float((seen.long() == pictures.targets).double().mean())
+        assert rows["accuracy", "pixelate", severity].value == pytest.approx(naive)
+    each = [rows["accuracy", "gaussian_noise", severity].value for severity in SEVERITIES]
+    assert rows["mean_accuracy", "gaussian_noise", None].value == pytest.approx(np.mean(each))
+    drop = rows["drop", ALL, None]
+    both = [rows["drop", name, None].value for name in ("gaussian_noise", "pixelate")]
+    assert drop.value == pytest.approx(np.mean(both))
+    assert drop.low <= drop.value <= drop.high
+    assert rows["lost_share", ALL, None].value == pytest.approx(drop.value)  # clean accuracy is 1
+    assert len(part.arrays["right/gaussian_noise/5"]) == 60
+
+
+def test_every_network_sees_the_same_noise_and_another_seed_another(pictures):
+    instrument = CorruptedAccuracy(corruptions=("gaussian_noise",), severities=(5,))
+
+    def right(seed, batch):
+        (part,) = instrument.measure(Brightness(), pictures, seed=seed, batch=batch)
+        return part.arrays["right/gaussian_noise/5"].tolist()
+
+    assert right(0, 7) == right(0, 60)
+    assert right(0, 7) != right(1, 7)
+
+
+def test_accuracy_needs_images_with_labels(pictures):
+    bare = dataclasses.replace(pictures, targets=None)
+    (part,) = CorruptedAccuracy().measure(Brightness(), bare)
+    assert "images with labels" in part.notes[0]
+
+
+# --- findings and claims from made-up results -----------------------------------------------------------------------
+
+
+def made(network, *, topolip=1.0, spread=0.1, clean=0.8, drop=0.2) -> Result:
+    """A result as the instruments would give it."""
+    rates = [
+        Row(
+            quantity,
+            value,
+            "estimate",
+            size * 5,
+            low=value - spread,
+            high=value + spread,
+            at={"p": p, "dim": dim, "cloud": size},
+        )
+        for size, factor in ((36, 3.0), (72, 1.0))
+        for p in (1, 2)
+        for dim in (0, 1, "all")
+        for quantity, value in (
+            ("topolip_change_rate", factor * topolip * p),
+            ("mean_change_rate", factor * topolip / 2),
+        )
+    ]
+    rows = [
+        Row(
+            "accuracy",
+            clean,
+            "estimate",
+            100,
+            low=clean - 0.05,
+            high=clean + 0.05,
+            at={"corruption": "clean", "severity": 0},
+        )
+    ]
+    for name in CORRUPTIONS:
+        for severity in SEVERITIES:
+            value = clean - drop * severity / 3
+            rows.append(
+                Row(
+                    "accuracy",
+                    value,
+                    "estimate",
+                    100,
+                    low=value,
+                    high=value,
+                    at={"corruption": name, "severity": severity},
+                )
+            )
+    for name in (*CORRUPTIONS, ALL):
+        for quantity, value in (("mean_accuracy", clean - drop), ("drop", drop)):
+            rows.append(
+                Row(quantity, value, "estimate", 100, low=value - 0.02, high=value + 0.02, at={"corruption": name})
+            )
+    rows.append(Row("lost_share", drop / clean, "estimate", 100, at={"corruption": ALL}))
+    profile = Profile(
+        (
+            Part("topology", tuple(rates), Topology.QUANTITIES),
+            Part("corruptedaccuracy", tuple(rows), CorruptedAccuracy.QUANTITIES),
+        ),
+        {},
+    )
+    return Result(network, [{"epoch": 1, "loss": 1.0}], profile, 10, 10)
+
+
+def as_the_paper_says(**changes) -> list[Result]:
+    """Ten results in which everything the paper claims holds."""
+    level = {"Attn": 0.5, "ViT": 1.0, "ResNet": 3.0, "Conv": 5.0}
+    found = []
+    for place, network in enumerate(networks.printed()):
+        topolip = level[network.family] + 0.01 * place
+        result = made(network, topolip=topolip, drop=0.1 * topolip)
+        if network.name == "attention_large":
+            result = Result(network, [], None, 3, 1000)
+        found.append(changes.get(network.name, result))
+    return found
+
+
+def test_findings_stand_beside_the_papers():
+    found = {finding.key: finding for finding in tables.findings(as_the_paper_says(), 0)}
+    snow = found["table2/resnet50/snow"]
+    assert (snow.theirs, snow.source, snow.unit) == (73.1, "Table 2", "%")
+    assert snow.value == pytest.approx(100 * (0.8 - 0.1 * 3.08))
+    assert found["table2/resnet50/drop"].theirs == pytest.approx((41.4 + 31.1 + 18.3 + 57.5 + 36.6) / 5)
+    assert found["rate/vit_small/max/W2"].value == pytest.approx(2 * 1.04)  # of whole clouds, not of halves
+    assert found["rate/vit_small/mean/W1"].value == pytest.approx(1.04 / 2)
+    assert found["spearman/max/W1/drop"].value == pytest.approx(1.0)
+    assert found["spearman/max/W1/drop"].n == 9
+    assert len([key for key in found if key.startswith("table2/")]) == 70
+
+
+def test_their_differences_are_the_printed_ones():
+    printed = {
+        "attention_small": (2.3, -1.7, -4.2, 1.0, 1.0), "vit_large": (-45.6, -47.2, -50.9, -46.7, -45.3),
+        "resnet101": (-39.9, -30.6, -16.8, -56.7, -25.2),
+    }  # fmt: skip
+    for name, differences in printed.items():
+        clean, *rest = networks.TABLE_2[name]
+        assert [round(value - clean, 1) for value in rest] == list(differences)
+
+
+def test_a_diverged_network_is_a_result():
+    found = {finding.key: finding for finding in tables.findings(as_the_paper_says(), 0)}
+    lost = found["table2/attention_large/clean"]
+    assert math.isnan(lost.value)
+    assert lost.theirs == 12.0
+    assert lost.note == "diverged at step 3 of 1,000"
+    assert found["rate/attention_large/max/W1"].note == "diverged at step 3 of 1,000"
+    claims = {claim.key: claim for claim in tables.claims(as_the_paper_says(), 0)}
+    assert claims["attention-large-diverges"].holds
+
+
+def test_all_claims_hold_where_the_numbers_are_the_papers():
+    claims = tables.claims(as_the_paper_says(), 0)
+    assert [claim.key for claim in claims if not claim.holds] == []
+    assert {claim.key for claim in claims if not claim.theirs} == {
+        "conv-above-attn/mean/W1", "conv-above-attn/mean/W2", "resnet-above-vit/mean/W1", "resnet-above-vit/mean/W2",
+        "goes-with-drop/mean/W1", "goes-with-drop/mean/W2",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "turned"),
+    [
+        ("resnet18", {"topolip": 1.1}, "resnet-above-vit/max/W1"),
+        ("resnet18", {"topolip": 3.0, "spread": 2.5}, "resnet-above-vit/max/W1"),  # intervals touch
+        ("convolution_large", {"topolip": 0.4}, "conv-above-attn/max/W2"),
+        ("vit_base", {"topolip": 1.0, "drop": 0.5}, "vits-lose-less"),
+        ("attention_large", {}, "attention-large-diverges"),
+    ],
+)
+def test_a_claim_fails_with_one_network(name, change, turned):
+    network = next(network for network in networks.printed() if network.name == name)
+    claims = {
+        claim.key: claim.holds for claim in tables.claims(as_the_paper_says(**{name: made(network, **change)}), 0)
+    }
+    assert not claims[turned]
+
+
+def test_a_claim_about_a_family_that_diverged_is_not_decided():
+    gone = {n.name: Result(n, [], None, 1, 9) for n in networks.printed() if n.family == "Attn"}
+    claim = next(c for c in tables.claims(as_the_paper_says(**gone), 0) if c.key == "conv-above-attn/max/W1")
+    assert not claim.holds
+    assert claim.detail.startswith("not decided")
+
+
+def test_tables_hold_every_severity_and_the_papers_differences(tmp_path):
+    two, rates = tables.write_tables(as_the_paper_says(), tmp_path)
+    rows = list(csv.DictReader(two.open()))
+    mean = next(
+        row for row in rows if (row["network"], row["corruption"], row["severity"]) == ("ResNet18", "snow", "mean")
+    )
+    assert (mean["theirs"], mean["their difference"]) == ("73.3", "-17.6")
+    assert float(mean["difference"]) == pytest.approx(-10 * 3.07, abs=0.01)
+    assert float(mean["difference low"]) < float(mean["difference"]) < float(mean["difference high"])
+    assert len([row for row in rows if row["network"] == "ResNet18"]) == 1 + 5 * 6
+    assert [row["note"] for row in rows if row["network"] == "Attn (large)"] == ["diverged at step 3 of 1,000"]
+    assert len(list(csv.DictReader(rates.open()))) == 10 * 2 * 2 * 3
+
+
+# --- the networks ---------------------------------------------------------------------------------------------------
+
+
+def test_the_papers_epochs_and_the_same_ten_names():
+    epochs = {network.family: network.recipe.epochs for network in networks.printed()}
+    assert epochs == {"Attn": 100, "Conv": 200, "ResNet": 100, "ViT": 200}
+    assert [n.name for n in networks.printed()] == [n.name for n in networks.small()] == list(networks.TABLE_2)
+    assert run.settings("paper").topology == Topology(samples=500, clouds=5)
+
+
+@pytest.mark.parametrize("network", networks.small(), ids=lambda network: network.name)
+def test_small_networks_take_digits_and_depend_on_the_seed(network):
+    one, same, other = (load_model(network.with_seed(seed)) for seed in (1, 1, 2))
+    x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert one(x).shape == (2, 10)
+    assert torch.equal(one(x), same(x))
+    assert not torch.equal(one(x), other(x))
+
+
+def test_printed_networks_normalise_as_cifar():
+    (full,) = [network for network in networks.printed() if network.name == "convolution_small"]
+    model = load_model(full.with_seed(3))
+    assert model.lisse.mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=1e-3)
+    assert sum(weight.numel() for weight in model.parameters()) == 260_938
+
+
+# --- progress of the whole ------------------------------------------------------------------------------------------
+
+
+def test_the_whole_counts_the_work_of_this_start_only():
+    heard: list[Event] = []
+    whole = Whole(heard.append, [10.0, 10.0, 20.0, 60.0])
+    whole.step("a", "training", ["train"])(Event("train", say="is finished"))
+    whole.finish()  # found: 90 are left
+    tell = whole.step("a", "measuring", ["x", "y"])
+    tell(Event("x", 0, 2))
+    tell(Event("x", 1, 2))
+    tell(Event("y", 0, 2))
+    tell(Event("y", 1, 2))
+    whole.finish()
+    tell = whole.step("b", "training", ["train"])
+    tell(Event("train", 50, 100))  # goes on in the middle
+    tell(Event("train", 75, 100))
+    shares = [event.done for event in heard if event.task == WHOLE]
+    expected = [0, 0, 2.5 / 90, 5 / 90, 7.5 / 90, 10 / 90, 10 / 90, 20 / 90]
+    assert shares == [round(100 * share, 1) for share in expected]
+    whole.finish()
+    whole.skip()
+    assert whole.done == whole.total == 30
+    assert heard[0].say == "a: training"
+    assert heard[1] == Event("a, train", say="is finished")
+
+
+# --- run, on two tiny networks --------------------------------------------------------------------------------------
+
+
+def tiny(name: str, *, lr: float = 3e-3) -> networks.Network:
+    (full,) = [network for network in networks.small() if network.name == name]
+    return dataclasses.replace(full, recipe=Recipe(epochs=1, batch=64, lr=lr, schedule="constant", warmup=0.0))
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Two networks, the second of which diverges, on few digits and small clouds."""
+    bad = tiny("convolution_small", lr=1e30)
+    bad = dataclasses.replace(bad, recipe=dataclasses.replace(bad.recipe, optimizer="sgd"))
+    # The claims ask for Attn (large): it is the first here.
+    chosen = run.Settings(
+        "digits", (tiny("attention_large"), bad), Topology(samples=20, clouds=3), 364, "64MiB", "64-true"
+    )
+    monkeypatch.setattr(run, "settings", lambda scale, device: chosen)
+    monkeypatch.setattr(run, "CorruptedAccuracy", functools.partial(CorruptedAccuracy, severities=(3,)))
+    load = run.load_data
+    monkeypatch.setattr(run, "load_data", lambda spec, split: load(spec, split=split, limit=130))
+    return chosen
+
+
+def test_a_run_records_divergence_goes_on_and_is_not_done_twice(two, tmp_path, monkeypatch):
+    heard: list[Event] = []
+    task = Task("smoke", tmp_path / "out", progress=heard.append)
+    first = run.run(task)
+    found = {finding.key: finding for finding in first.findings}
+    assert found["table2/convolution_small/clean"].note.startswith("diverged at step")
+    assert math.isnan(found["table2/convolution_small/clean"].value)
+    assert 0 <= found["table2/attention_large/clean"].value <= 100
+    assert any("diverged" in note for note in first.notes)
+    assert {path.name for path in first.files} == {
+        *(f"figure-{n}.png" for n in range(1, 11)), "correlation.png", "table2.csv", "rates.csv",
+    }  # fmt: skip
+    assert all(path.stat().st_size > 0 for path in first.files)
+    assert not (tmp_path / "out" / "networks" / "attention_large" / "checkpoints").exists()
+    assert [event.done for event in heard if event.task == WHOLE][-1] == 100
+
+    import lisse.training.loop
+
+    monkeypatch.setattr(lisse.training.loop.Loop, "run", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr("lisse.experiments.topolip.accuracy._right", lambda *args: pytest.fail("measured again"))
+    monkeypatch.setattr("lisse.experiments.topolip.figures.draw", lambda results, folder: [])
+    second = run.run(task)
+    assert repr(second.findings) == repr(first.findings)  # NaN is not equal to itself
+    assert second.claims == first.claims
+
+
+# --- the whole ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_smoke_run_finds_what_is_committed(tmp_path):
+    chosen = study("topolip")
+    outcome, _ = form.timed(chosen, Task("smoke", tmp_path))
+    committed = form.expected(chosen.about.folder)["smoke"]
+    assert form.differences(outcome, committed) == []
+    assert len([finding for finding in outcome.findings if finding.within is not None]) > 100
