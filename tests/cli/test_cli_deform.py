@@ -32,6 +32,19 @@ def test_a_deformed_picture(lisse, folder, picture):
     assert "Saved out.png" in done.stderr
 
 
+def test_without_a_name_the_picture_is_written_here(lisse, folder, picture):
+    (folder / "deep").mkdir()
+    (folder / "in.png").rename(folder / "deep" / "in.png")
+    done = lisse("deform", "deep/in.png", "--delta", 1)
+    assert done.exit_code == 0, done.stderr
+    assert "Saved in-deformed.png" in done.stderr
+    np.testing.assert_array_equal(
+        np.asarray(Image.open("in-deformed.png")), expected(picture, 3, Diffeomorphism((20, 30), 3).temperature(1.0))
+    )
+    assert lisse("deform", "deep/in.png", "--animate", "--frames", 2).exit_code == 0
+    assert (folder / "in-growing.gif").exists()
+
+
 def test_temperature_and_interpolation(lisse, folder, picture):
     done = lisse("deform", "in.png", "--temperature", 1e-3, "--interpolation", "nearest", "-o", "out.bmp")
     assert done.exit_code == 0, done.stderr
@@ -57,6 +70,8 @@ def test_fields_that_fold_are_warned_of(shell, folder, picture):
     assert done.returncode == 0
     assert "lisse: warning: lisse deform: 100% of the fields at cut 15" in done.stderr
     assert "folds: it is no diffeomorphism" in done.stdout
+    half = done.stdout.split("half of them are bijective at ")[1].split(".\n")[0]
+    assert f"(T = {half})" in done.stderr  # one number, wherever it is said
 
 
 def test_grid_phase_and_animation(lisse, folder, picture):
@@ -98,4 +113,6 @@ def test_what_cannot_be_done_is_said(lisse, folder, picture, words, code, said):
 def test_no_picture(lisse, folder):
     (folder / "in.png").write_bytes(b"not a picture")
     assert lisse("deform", "in.png", "-o", "out.png").exit_code == 3
-    assert lisse("deform", "nowhere.png", "-o", "out.png").exit_code == 3
+    done = lisse("deform", "nowhere.png", "-o", "out.png")
+    assert done.exit_code == 3
+    assert "No such file or directory: nowhere.png" in done.stderr

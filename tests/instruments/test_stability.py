@@ -440,8 +440,9 @@ def test_activations_that_are_not_finite_are_named():
         ({"grid": "x"}, "grid must be one of cell, linspace"),
         ({"delta_rule": "x"}, "delta_rule must be one of exact, asymptotic"),
         ({"cut": 1, "modes": "code", "delta_rule": "asymptotic"}, "cut must be above 1"),
-        ({"samples": 1}, "samples must be at least 2, got 1"),
-        ({"fields": 0}, "fields must be at least 1, got 0"),
+        ({"samples": 1}, "samples must be an integer of at least 2, got 1"),
+        ({"fields": 0}, "fields must be an integer of at least 1, got 0"),
+        ({"fields": 1.5}, "fields must be an integer of at least 1, got 1.5"),
         ({"level": 1.0}, r"level must lie in \(0, 1\), got 1.0"),
     ],
 )

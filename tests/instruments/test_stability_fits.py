@@ -102,6 +102,8 @@ def test_stability_against_the_displacement():
     assert displacements(one) == [0.25, 0.5, 1.0, 2.0]
     assert float(delta_law(one).slope.value) == pytest.approx(0.0, abs=1e-9)
     assert float(delta_law(one, "deformation_stability").slope.value) == pytest.approx(2.0)
+    with pytest.raises(ValueError, match="displacements: network must be a profile or several, got none"):
+        delta_law([])
     assert displacements([one, profile(0.1, deltas=(0.5, 2.0))]) == [0.5, 2.0]
 
 

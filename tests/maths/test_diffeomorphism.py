@@ -206,6 +206,17 @@ def test_dtypes_and_temperatures_share_their_draws():
     torch.testing.assert_close(each.cu, single.cu * (heat / 0.1).sqrt()[:, None, None])
 
 
+def test_numpy_numbers_are_numbers():
+    ensemble = Diffeomorphism((np.int64(12), 9), np.int64(3))
+    plain = Diffeomorphism((12, 9), 3)
+    assert ensemble.size == (12, 9)
+    torch.testing.assert_close(ensemble.sample(2, 1e-3, generator=generator()).displacement,
+                               plain.sample(2, 1e-3, generator=generator()).displacement)  # fmt: skip
+    heat = np.array([1e-3, 4e-3])
+    assert ensemble.delta(heat).tolist() == [plain.delta(1e-3), plain.delta(4e-3)]
+    assert ensemble.temperature(ensemble.delta(heat)).tolist() == pytest.approx(heat.tolist())
+
+
 def test_half_of_the_fields_can_be_taken():
     field = Diffeomorphism((8, 6), 3).sample(4, 0.1, generator=generator())
     assert len(field[1:3]) == 2
@@ -360,24 +371,26 @@ def test_rejection_keeps_the_first_that_do_not_fold():
 # --- inverse --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("grid", ["cell", "linspace"])
 @pytest.mark.parametrize("size", [(16, 16), (12, 20)])
-def test_the_inverse_undoes_the_field(size):
-    ensemble = Diffeomorphism(size, 3)
+def test_the_inverse_undoes_the_field(size, grid):
+    ensemble = Diffeomorphism(size, 3, grid=grid)
     field = ensemble.sample(3, 2e-3, generator=generator(2), dtype=torch.float64)
     inverse = field.inverse(tol=1e-9)
     assert inverse.converged.all()
     h, w = size
-    u = (torch.arange(w, dtype=torch.float64) + 0.5 - inverse.displacement[:, 0]) / w
-    v = (torch.arange(h, dtype=torch.float64)[:, None] + 0.5 - inverse.displacement[:, 1]) / h
+    columns = torch.arange(w, dtype=torch.float64) - inverse.displacement[:, 0]
+    rows = torch.arange(h, dtype=torch.float64)[:, None] - inverse.displacement[:, 1]
+    u, v = ((s + 0.5) / n if grid == "cell" else s / (n - 1) for s, n in ((columns, w), (rows, h)))
     back = []
-    for s, c in ((u, field.cu), (v, field.cv)):
+    for s, n, c in ((columns, w, field.cu), (rows, h, field.cv)):
         tau = sum(
             c[:, i - 1, j - 1, None, None] * torch.sin(i * math.pi * u) * torch.sin(j * math.pi * v)
             for i in range(1, 4) for j in range(1, 4)
         )  # fmt: skip
-        back.append(s - tau)
-    torch.testing.assert_close(back[0] * w - 0.5, torch.arange(w).double().expand(3, h, w), atol=1e-8, rtol=0)
-    torch.testing.assert_close(back[1] * h - 0.5, torch.arange(h).double()[:, None].expand(3, h, w), atol=1e-8, rtol=0)
+        back.append(s - n * tau)
+    torch.testing.assert_close(back[0], torch.arange(w).double().expand(3, h, w), atol=1e-8, rtol=0)
+    torch.testing.assert_close(back[1], torch.arange(h).double()[:, None].expand(3, h, w), atol=1e-8, rtol=0)
 
 
 def test_an_inverse_that_does_not_exist_is_not_claimed():
@@ -405,6 +418,9 @@ def test_an_inverse_that_does_not_exist_is_not_claimed():
         (lambda: Diffeomorphism((8, 8), 3).sample(2, math.nan), "temperature must be finite"),
         (lambda: Diffeomorphism((8, 8), 3).sample(2, torch.ones(3)), r"one per field \[2\], got shape \[3\]"),
         (lambda: Diffeomorphism((8, 8), 3).sample(-1, 1.0), "count must be"),
+        (lambda: Diffeomorphism((8, 8), 3).sample_bijective(0, 1.0), "count must be an integer of at least 1, got 0"),
+        (lambda: Diffeomorphism((8, 8), 3).sample_bijective(1, 1.0, max_tries=0), "max_tries must be an integer of"),
+        (lambda: fixed_field() * torch.ones(2), r"factor must be a number or one per field \[1\], got shape \[2\]"),
         (lambda: Diffeomorphism((8, 8), 3).temperature(-1.0), "delta must be finite and at least 0"),
         (lambda: Diffeomorphism((8, 8), 3).delta(math.inf), "temperature must be finite"),
         (lambda: Diffeomorphism((8, 8), 3).delta(1.0, at="corner"), "at must be centre or average"),

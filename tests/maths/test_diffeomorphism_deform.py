@@ -170,6 +170,11 @@ def test_numpy_images_and_a_single_field_for_all():
     torch.testing.assert_close(together, deform(x, field.displacement), atol=1e-12, rtol=0)
 
 
+def test_numpy_displacements():
+    x, moves = images(), fields().displacement
+    assert torch.equal(deform(x.numpy(), moves.numpy()), deform(x, moves))
+
+
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 def test_chunks_do_not_change_the_result(interpolation, monkeypatch):
     from lisse.maths.diffeomorphism import warp
@@ -341,6 +346,8 @@ def test_the_worst_field_is_no_larger_than_a_typical_one_and_beats_it():
         (lambda: deform(images(), None), TypeError, "field must be a Field"),
         (lambda: undeformed(images(), interpolation="x"), ValueError, "interpolation must be one of"),
         (lambda: blurred(images()[0]), ValueError, r"blurred: images must be \[n, c, h, w\]"),
+        (lambda: blurred(images() * math.nan), ValueError, "blurred: images must be finite"),
+        (lambda: worst(start=torch.zeros(3)), ValueError, r"start must be \[2, 2, 4\], got shape \[3\]"),
         (lambda: worst(interpolation="nearest"), ValueError, "interpolation must be differentiable"),
         (lambda: worst(steps=0), ValueError, "steps and step must be positive"),
         (lambda: worst(objective=lambda x: x.sum()), ValueError, r"one value per image \[2\]"),

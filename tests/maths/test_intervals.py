@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lisse.maths.intervals import across_clouds, bootstrap, disjoint_clouds
+from lisse.maths.intervals import across_clouds, bootstrap, disjoint_clouds, share_interval
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -47,6 +47,16 @@ def test_agrees_with_scipys_bca_at_the_expanded_level(statistic, n):
     slack = (0.04 if statistic == "mean" else 0.2) * (theirs.high - theirs.low)
     assert abs(float(ours.low) - theirs.low) < slack
     assert abs(float(ours.high) - theirs.high) < slack
+
+
+@pytest.mark.parametrize(("hits", "n", "level"), [(0, 7, 0.95), (7, 7, 0.95), (3, 10, 0.9), (81, 263, 0.99)])
+def test_shares_have_scipys_wilson_interval(hits, n, level):
+    found = share_interval(hits / n, n, level=level)
+    known = scipy.stats.binomtest(hits, n).proportion_ci(level, method="wilson")
+    assert (float(found.low), float(found.high)) == pytest.approx((known.low, known.high), abs=1e-12)
+    assert (found.n, found.level, float(found.value)) == (n, level, hits / n)
+    several = share_interval(torch.tensor([0.0, hits / n], dtype=torch.float64), n, level=level)
+    assert several.high[1] == found.high
 
 
 def test_a_function_gives_what_the_name_gives():
@@ -131,6 +141,10 @@ def test_clouds_are_disjoint(n, size, clouds, seed):
         (lambda: bootstrap(torch.ones(3), "mode"), "must be mean, median or a function, got 'mode'"),
         (lambda: across_clouds(torch.ones(1)), "at least 2 clouds, got 1"),
         (lambda: across_clouds(torch.ones(3), level=0.0), r"level must lie in \(0, 1\)"),
+        (lambda: share_interval(1.5, 3), r"share must lie in \[0, 1\], got 1.5"),
+        (lambda: share_interval(float("nan"), 3), r"share must lie in \[0, 1\]"),
+        (lambda: share_interval(0.5, 0), "n must be at least 1, got 0"),
+        (lambda: share_interval(0.5, 3, level=1), r"level must lie in \(0, 1\), got 1"),
         (lambda: disjoint_clouds(5, 0), "must be at least 1, got 0"),
     ],
 )

@@ -12,6 +12,7 @@ from lisse.maths.relative_stability import (
     centre,
     coordinate_medians,
     coordinate_ratio_interval,
+    pair_counts,
     ratio_interval,
     relative_stability,
     resample_counts,
@@ -59,6 +60,12 @@ def test_squared_distances_are_those_of_the_plain_formula(shape, dtype):
     torch.testing.assert_close(squared_distances(a, b, rows=rows), squared_distances(a, b.flip(0)))
 
 
+def test_squared_distances_can_be_differentiated():
+    a, b = torch.randn(2, 3, 4, dtype=torch.float64, generator=seeded())
+    assert torch.autograd.gradcheck(squared_distances, (a.requires_grad_(), b.requires_grad_()))
+    assert torch.autograd.gradcheck(lambda x: squared_distances(a.detach(), x, rows=torch.tensor([2, 0, 0])), (b,))
+
+
 def test_squared_distances_need_no_contiguous_memory():
     a, b = torch.randn(4, 5, 6, generator=seeded()), torch.randn(4, 6, 5, generator=seeded(1)).movedim(1, 2)
     torch.testing.assert_close(squared_distances(a, b), (a - b).square().sum((1, 2)))
@@ -101,6 +108,37 @@ def test_resampled_centres_are_those_of_the_resamples(n, k, statistic):
     assert (counts.sum(1) == n).all()
     naive = [centre(values.repeat_interleave(row.long(), 0), statistic=statistic) for row in counts]
     torch.testing.assert_close(resampled_centre(values, counts, statistic=statistic), torch.stack(naive))
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+def test_resampled_pairs_are_those_of_both_samples(statistic):
+    values, partners = torch.randn(9, generator=seeded()), torch.tensor([1, 2, 0, 1, 2, 0, 1, 2, 0])
+    counts = resample_counts(9, resamples=100, generator=seeded(1))
+    counts[3] = torch.tensor([0, 0, 0, 4, 5, 0, 0, 0, 0])  # of no pair both sides
+    found = resampled_centre(values, pair_counts(counts, partners), statistic=statistic)
+    assert found[3].isnan()
+    for row, centre_ in zip(counts.tolist(), found.tolist(), strict=True):
+        pairs = [float(values[i]) for i in range(9) for _ in range(row[i] * row[partners[i]])]
+        if pairs:
+            assert centre_ == pytest.approx(getattr(np, statistic)(pairs))
+    with pytest.raises(ValueError, match=r"partners must have one entry per sample \[9\], got \[8\]"):
+        pair_counts(counts, partners[:8])
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+def test_pairs_that_share_samples_are_not_taken_for_independent(statistic):
+    n, values, spreads = 200, [], []
+    for seed in range(150):
+        x = torch.randn(n, 3, generator=seeded(seed)).exp()
+        partners = torch.arange(n) % 20
+        partners[:20] = (partners[:20] + 1) % 20
+        apart = squared_distances(x, x, rows=partners)
+        values.append(centre(apart, statistic=statistic).log())
+        if seed < 30:
+            counts = resample_counts(n, resamples=200, generator=seeded(seed))
+            spreads.append(resampled_centre(apart, pair_counts(counts, partners), statistic=statistic).log().std())
+    true, told = float(torch.stack(values).std()), float(torch.stack(spreads).mean())
+    assert 0.8 < told / true < 1.7  # pairs taken for independent: 0.4 of it, and 0.6
 
 
 def test_a_median_far_from_the_middle_is_found_too():
@@ -176,6 +214,10 @@ def test_bad_arguments():
         centre(x, statistic="mode")
     with pytest.raises(ValueError, match="centre: values must hold at least one number"):
         centre(torch.empty(0))
+    with pytest.raises(ValueError, match="centre: values must be finite, got NaN"):
+        relative_stability(torch.tensor([math.nan, 1, 2]), torch.ones(3))
+    with pytest.raises(ValueError, match="coordinate_medians: differences must be finite"):
+        coordinate_medians(torch.tensor([[math.nan, 1], [1, 2], [1, 1]]))
     with pytest.raises(ValueError, match="ratio_interval: denominator must have one row per sample, got 3 for 4"):
         ratio_interval(torch.ones(4), torch.ones(3))
     with pytest.raises(ValueError, match="must be finite, got NaN"):

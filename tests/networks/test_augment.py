@@ -92,6 +92,19 @@ def test_tensors_keep_their_kind(dtype):
         assert not torch.equal(moved, x)
 
 
+class Marked(torch.Tensor):
+    """A tensor that turns plain in every operation, as torchvision's kinds of tensors do."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def test_kinds_of_tensors_stay_what_they_are():
+    for x in (images(2), images(2)[0]):
+        moved = MaxEntropyDiffeo(3, 1.0, generator=generator())(x.as_subclass(Marked))
+        assert type(moved) is Marked
+        assert torch.equal(moved.as_subclass(torch.Tensor), MaxEntropyDiffeo(3, 1.0, generator=generator())(x))
+
+
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
 def test_pil_images_give_pil_images(mode):
     picture = Image.fromarray(images(1, torch.uint8)[0].permute(1, 2, 0).numpy()).convert(mode)

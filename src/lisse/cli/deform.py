@@ -1,4 +1,4 @@
-"""``lisse deform IMAGE -o FILE``: a picture under a random smooth deformation, a grid of them, or an animation."""
+"""``lisse deform IMAGE``: a picture under a random smooth deformation, a grid of them, or an animation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("image", type=click.Path())
-@click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="Where to: .png, .jpg, .webp, .gif…")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False),
+    help="Where to: .png, .jpg, .webp, .gif…  [default: IMAGE-deformed.png here]",
+)
 @click.option(
     "--cut", type=float, multiple=True, help="Cut-off c of the frequencies; may be repeated for --grid.  [default: 3]"
 )
@@ -50,7 +55,7 @@ if TYPE_CHECKING:
 def command(
     ctx: click.Context,
     image: str,
-    out: str,
+    out: str | None,
     cut: tuple[float, ...],
     delta: float | None,
     temperature: tuple[float, ...],
@@ -77,6 +82,9 @@ def command(
     if not many and (len(cut) > 1 or len(temperature) > 1):
         raise click.UsageError("several of --cut or --temperature go with --grid", ctx)
     picture = _read(image, size)
+    if out is None:
+        kind = "grid.png" if grid else "phase.png" if phase else "growing.gif" if animate else "deformed.png"
+        out = f"{Path(image).stem}-{kind}"
     if many:
         if modes != "paper":
             raise click.UsageError("--modes code goes with one picture or an animation", ctx)
@@ -93,6 +101,8 @@ def _read(path: str, size: int | None) -> Tensor:
 
     from lisse.data.images import read_image
 
+    if not Path(path).exists():
+        raise FileTrouble(f"No such file or directory: {path}")
     try:
         return torch.from_numpy(read_image(Path(path), size=size).copy())
     except ValueError as error:

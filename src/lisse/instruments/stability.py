@@ -149,8 +149,9 @@ class Stability(Instrument):
         if self.delta_rule == "asymptotic" and min(self.cuts) <= 1:
             raise ValueError("Stability: cut must be above 1 for delta_rule='asymptotic', got 1: ln 1 = 0.")
         for name, least in (("samples", 2), ("fields", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"Stability: {name} must be at least {least}, got {getattr(self, name)}.")
+            given = getattr(self, name)
+            if isinstance(given, bool) or not isinstance(given, int) or given < least:
+                raise ValueError(f"Stability: {name} must be an integer of at least {least}, got {given!r}.")
         if not 0 < self.level < 1:
             raise ValueError(f"Stability: level must lie in (0, 1), got {self.level}.")
 
@@ -183,7 +184,8 @@ class Stability(Instrument):
         n = run.take(min(self.samples, _QUICK) if self.quick else self.samples)
         views = Views(run, self.interpolation, self.bijective)
         drawn = self._drawn(run, views, settings, n)
-        found = self._found(run, views, settings, drawn, taps, n)
+        chosen = self._references(run, taps, n)
+        found = self._found(run, views, settings, drawn, taps, chosen, n)
         named: dict[str, Value] = {} if self.statistic == "median" else {"statistic": self.statistic}
         ats: list[dict[str, Value]] = [{"cut": each.cut, "delta": each.delta, **named} for each in settings]
         interval = not self.quick and n >= _LEAST_SAMPLES
@@ -194,6 +196,7 @@ class Stability(Instrument):
             statistic=self.statistic,
             level=self.level,
             interval=interval,
+            pairs=chosen[partners(chosen, 0, n)],
             generator=functools.partial(run.generator, "stability/intervals"),
         )
         for setting, some, at in zip(settings, drawn, ats, strict=True):
@@ -271,14 +274,23 @@ class Stability(Instrument):
 
     # -- the network -----------------------------------------------------------------------------------------------
 
+    def _references(self, run: Run, taps: Sequence[Tap], n: int) -> Tensor:
+        """The samples z that stand on the other side of the pairs: as many as the memory holds."""
+        budget = parse_bytes(run.memory) // (4 * 4 * sum(tap.numel for tap in taps))
+        chosen = torch.randperm(n, generator=run.generator("stability/references"))
+        return chosen[: max(2, min(_REFERENCES, n, budget))].sort().values
+
     def _found(
-        self, run: Run, views: Views, settings: Sequence[Setting], drawn: Sequence[Drawn], taps: Sequence[Tap], n: int
+        self,
+        run: Run,
+        views: Views,
+        settings: Sequence[Setting],
+        drawn: Sequence[Drawn],
+        taps: Sequence[Tap],
+        chosen: Tensor,
+        n: int,
     ) -> list[Found]:
         """Per layer, of all samples."""
-        size = run.take(n)
-        budget = parse_bytes(run.memory) // (4 * 4 * sum(tap.numel for tap in taps))
-        chosen = torch.randperm(size, generator=run.generator("stability/references"))
-        chosen = chosen[: max(2, min(_REFERENCES, size, budget))].sort().values
         references = functools.cache(lambda: _activations(run, views, taps, chosen))
         blocks = []
         for start, stop in self._blocks(run, n):

@@ -155,6 +155,8 @@ def delta_law(
 def displacements(network: Network) -> list[float]:
     """Every δ that all profiles of a network hold, in order."""
     seeds = [network] if isinstance(network, Profile) else list(network)
+    if not seeds:
+        raise ValueError("displacements: network must be a profile or several, got none.")
     each = [{float(row.at["delta"]) for row in one.rows if row.quantity == "relative_stability"} for one in seeds]
     return sorted(set.intersection(*each))
 

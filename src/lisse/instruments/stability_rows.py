@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from lisse.instruments.stability_views import Drawn, Setting
-from lisse.maths.intervals import Interval, bootstrap
+from lisse.maths.intervals import Interval, bootstrap, share_interval
 from lisse.maths.relative_stability import (
     Statistic,
     centre,
     coordinate_medians,
     coordinate_ratio_interval,
+    pair_counts,
     percentile_interval,
     resample_counts,
     resampled_centre,
@@ -33,7 +34,7 @@ _RATIOS = (
 
 @dataclass(frozen=True)
 class Found:
-    """Of one layer: squared distances ``[n, settings, fields]``, and between pairs ``[n]``.
+    """Of one layer: squared distances ``[n, settings, fields]``, and to the sample's partner in ``pairs`` ``[n]``.
 
     For coordinate-wise medians, differences with one more axis instead.
     """
@@ -52,13 +53,15 @@ def setting_rows(
     shift = drawn.shift.double().mean(1)
     exact = Interval(shift.mean(), shift.mean(), shift.mean(), n, level)
     radius = bootstrap(shift, level=level, generator=generator) if interval else exact
+    whole = share_interval(good / count, count, level=level)
     rows = [
-        _row("bijective_share", _share(good, count, level), count, at, interval=interval and not rejecting),
+        _row("bijective_share", whole, count, at, interval=interval and not rejecting),
         _row("noise_radius", radius, n, at, interval=interval),
         Row("temperature", setting.temperature, "exact", n, at=at),
     ]
     if rejecting:
-        rows.insert(1, _row("acceptance", _share(count, tried, level), tried, at, interval=interval))
+        accepted = share_interval(count / tried, tried, level=level)
+        rows.insert(1, _row("acceptance", accepted, tried, at, interval=interval))
     notes = []
     if good < count / 2:
         notes.append(
@@ -81,16 +84,21 @@ def stability_rows(
     statistic: Statistic | str,
     level: float,
     interval: bool,
+    pairs: Tensor,
     generator: Callable[[], torch.Generator],
 ) -> tuple[list[Row], list[str]]:
-    """R, D and G of every layer and setting. All intervals rest on the same resamples of the samples."""
+    """R, D and G of every layer and setting. All intervals rest on the same resamples of the samples.
+
+    ``pairs`` ``[n]`` is the sample on the other side of each sample's pair.
+    """
     n = len(found[0].apart)
     ratios: Callable[..., dict[str, Interval]]
     if statistic == "coordinates":
         ratios = _Coordinates(level, interval, generator)
     else:
         counts = resample_counts(n, generator=generator()) if interval else None
-        ratios = _Distances("mean" if statistic == "mean" else "median", level, counts)
+        both = None if counts is None else pair_counts(counts, pairs)
+        ratios = _Distances("mean" if statistic == "mean" else "median", level, counts, both)
     by_quantity: dict[str, list[Row]] = {name: [] for name, _, _ in _RATIOS}
     silent: dict[str, list[str]] = {}
     for j, at in enumerate(ats):
@@ -115,16 +123,17 @@ class _Distances:
     statistic: Statistic
     level: float
     counts: Tensor | None
+    pair_counts: Tensor | None
     pairs: dict[int, Tensor] = field(default_factory=dict)  # resampled distances between samples, by layer
 
     def __call__(self, found: Found, setting: int) -> dict[str, Interval]:
         values = {"deformed": found.deformed[:, setting], "noisy": found.noisy[:, setting], "apart": found.apart}
         middle = {name: centre(some, statistic=self.statistic) for name, some in values.items()}
-        counts = self.counts
+        counts, both = self.counts, self.pair_counts
         again: dict[str, Tensor] = {}
-        if counts is not None:
+        if counts is not None and both is not None:
             if id(found) not in self.pairs:  # the same ones for every setting
-                self.pairs[id(found)] = resampled_centre(found.apart, counts, statistic=self.statistic)
+                self.pairs[id(found)] = resampled_centre(found.apart, both, statistic=self.statistic)
             again["apart"] = self.pairs[id(found)]
             for name in ("deformed", "noisy"):
                 again[name] = resampled_centre(values[name], counts, statistic=self.statistic)
@@ -163,17 +172,6 @@ class _Coordinates:
             value = torch.where(bottom > 0, top / bottom, torch.nan)
             ratios[name] = Interval(value, value, value, len(found.apart), self.level)
         return ratios
-
-
-def _share(hits: int, n: int, level: float) -> Interval:
-    """A share with Wilson's interval."""
-    share = torch.tensor(hits / n, dtype=torch.float64)
-    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
-    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * (share * (1 - share) / n + z**2 / (4 * n**2)).sqrt()
-    # At shares of 0 and 1 an end meets the share, but for rounding.
-    low, high = torch.minimum(middle - half, share), torch.maximum(middle + half, share)
-    return Interval(share, low.clamp_min(0), high.clamp_max(1), n, level)
 
 
 def _row(quantity: str, found: Interval, n: int, at: At, tap: Tap | None = None, *, interval: bool = True) -> Row:

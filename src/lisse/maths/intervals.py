@@ -98,6 +98,29 @@ def across_clouds(values: Tensor, *, level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, k, level)
 
 
+def share_interval(share: Tensor | float, n: int, *, level: float = 0.95) -> Interval:
+    r"""Wilson's interval of shares :math:`p = k/n` ``[…]``, each of ``n`` independent trials.
+
+    .. math:: \frac{p + z^2/2n \mp z \sqrt{p(1 - p)/n + z^2/4n^2}}{1 + z^2/n}, \quad
+              z = \Phi^{-1}((1 + \text{level})/2)
+
+    Within [0, 1], and of positive length also where all or none succeeded. Reference: [wilson1927].
+    """
+    share = torch.as_tensor(share, dtype=torch.float64)
+    if n < 1:
+        raise ValueError(f"share_interval: n must be at least 1, got {n}.")
+    if not bool(((share >= 0) & (share <= 1)).all()):
+        raise ValueError(f"share_interval: share must lie in [0, 1], got {share.tolist()}.")
+    if not 0 < level < 1:
+        raise ValueError(f"share_interval: level must lie in (0, 1), got {level}.")
+    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * (share * (1 - share) / n + z**2 / (4 * n**2)).sqrt()
+    # At shares of 0 and 1 an end meets the share, but for rounding.
+    low, high = torch.minimum(middle - half, share), torch.maximum(middle + half, share)
+    return Interval(share, low.clamp_min(0), high.clamp_max(1), n, level)
+
+
 def disjoint_clouds(n: int, size: int, *, clouds: int = 5, generator: torch.Generator | None = None) -> Tensor:
     """Indices ``[k, size]`` of up to ``clouds`` disjoint random clouds out of ``n`` samples, each sorted.
 

@@ -53,7 +53,8 @@ def squared_distances(a: Tensor, b: Tensor, *, rows: Tensor | None = None) -> Te
     wide = torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32
     n, d = a.shape
     found = torch.empty(n, dtype=wide, device=a.device)
-    if a.device.type != "cpu":
+    graph = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    if a.device.type != "cpu" or graph:
         other = b if rows is None else b[rows.to(b.device)]
         return torch.linalg.vector_norm(a.to(wide) - other.to(wide), dim=1).square()
     at_once = max(1, min(n, 2**18 // max(1, d)))
@@ -76,6 +77,8 @@ def centre(values: Tensor, *, statistic: Statistic = "median") -> Tensor:
     flat = torch.as_tensor(values).flatten().double()
     if not len(flat):
         raise ValueError("centre: values must hold at least one number, got none.")
+    if not bool(torch.isfinite(flat).all()):  # sorted last, they would shift a median unseen
+        raise ValueError("centre: values must be finite, got NaN or infinity among them.")
     if statistic == "mean":
         return flat.mean()
     ordered = flat.sort().values
@@ -107,11 +110,26 @@ def resample_counts(n: int, *, resamples: int = 1000, generator: torch.Generator
     return counts
 
 
+def pair_counts(counts: Tensor, partners: Tensor) -> Tensor:
+    r"""How often each pair of sample i with sample ``partners[i]`` ``[n]`` is drawn, ``[resamples, n]``.
+
+    The product of both samples' ``counts`` from :func:`resample_counts`. Where many pairs share a sample, to resample
+    pairs as if they were independent would make intervals too short (half, for 500 samples opposite 50); this errs on
+    the long side, by up to √3 where a distance says little about either sample ([owen2007]).
+    """
+    if partners.shape != counts.shape[1:]:
+        raise ValueError(
+            f"pair_counts: partners must have one entry per sample [{counts.shape[1]}], got {list(partners.shape)}."
+        )
+    by_sample = counts.T
+    return (by_sample * by_sample.index_select(0, partners)).T
+
+
 def resampled_centre(values: Tensor, counts: Tensor, *, statistic: Statistic = "median") -> Tensor:
     """The mean or median of ``values`` ``[n]`` or ``[n, k]`` in every resample, float64 ``[resamples]``.
 
-    Sample i counts ``counts[b, i]`` times in resample b, with all its k values. Cost: one sort and O(resamples · n k),
-    in bounded memory.
+    Sample i counts ``counts[b, i]`` times in resample b, with all its k values; NaN where nothing was drawn. Cost: one
+    sort and O(resamples · n k), in bounded memory.
     """
     _check("resampled_centre", statistic)
     values = torch.as_tensor(values)
@@ -119,25 +137,31 @@ def resampled_centre(values: Tensor, counts: Tensor, *, statistic: Statistic = "
     n, k = values.shape
     if counts.shape[1] != n:
         raise ValueError(f"resampled_centre: counts must be for {n} samples, got {counts.shape[1]}.")
+    drawn = counts.sum(1, dtype=torch.int64) * k
     if statistic == "mean":
-        return counts.double() @ values.sum(1) / (n * k)
+        return counts.double() @ values.sum(1) / drawn
+    if not bool(drawn.all()):
+        found = torch.full(drawn.shape, torch.nan, dtype=torch.float64)
+        found[drawn > 0] = resampled_centre(values, counts[drawn > 0], statistic=statistic)
+        return found
     ordered, place = values.flatten().sort()
     owner, by_sample = place // k, counts.T
     # The median of a resample lies near the sample's: six standard deviations of its rank around the middle, and all
     # ranks where that was not enough.
     reach = int(3 * k * n**0.5) + 2
     for low, high in ((max(0, n * k // 2 - reach), min(n * k, n * k // 2 + reach)), (0, n * k)):
-        places = _middles(by_sample, owner, n * k, low, high)
+        places = _middles(by_sample, owner, drawn, low, high)
         if places is not None:
             break
     return ordered[places].mean(1)
 
 
-def _middles(by_sample: Tensor, owner: Tensor, total: int, low: int, high: int) -> Tensor | None:
+def _middles(by_sample: Tensor, owner: Tensor, drawn: Tensor, low: int, high: int) -> Tensor | None:
     """Ranks ``[resamples, 2]`` of the two middle values of every resample; None if one is not in ``low … high - 1``."""
     found = []
-    middle = torch.tensor([(total + 1) // 2, total // 2 + 1], dtype=torch.int32)
-    for some in by_sample.split(max(1, _AT_ONCE // (high - low)), 1):
+    middles = torch.stack([(drawn + 1) // 2, drawn // 2 + 1], 1).to(torch.int32)
+    at_once = max(1, _AT_ONCE // (high - low))
+    for some, middle in zip(by_sample.split(at_once, 1), middles.split(at_once), strict=True):
         below = torch.zeros(some.shape[1], dtype=torch.int32)
         for part in owner[:low].split(_AT_ONCE // some.shape[1] + 1):
             below += some.index_select(0, part).sum(0, dtype=torch.int32)
@@ -175,11 +199,16 @@ def ratio_interval(
 
 
 def percentile_interval(value: Tensor, above: Tensor, below: Tensor, *, n: int, level: float = 0.95) -> Interval:
-    """The interval of a ratio ``value`` from its two sides in every resample ``[resamples]``; see ratio_interval."""
+    """The interval of a ratio ``value`` from its two sides in every resample ``[resamples]``; see ratio_interval.
+
+    Resamples with NaN on a side (nothing was drawn) do not count.
+    """
     if not 0 < level < 1:
         raise ValueError(f"ratio_interval: level must lie in (0, 1), got {level}.")
     value = value.double().cpu()
-    if not bool((below > 0).all()):
+    there = ~(above.isnan() | below.isnan())
+    above, below = above[there], below[there]
+    if not len(below) or not bool((below > 0).all()):
         nothing = torch.tensor(torch.nan, dtype=torch.float64)
         return Interval(value, nothing, nothing, n, level)
     ends = torch.quantile(above / below, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64))
@@ -194,6 +223,8 @@ def coordinate_medians(differences: Tensor) -> Tensor:
     """
     squares = torch.as_tensor(differences).flatten(1).double().square().sort(0).values
     n = len(squares)
+    if not n or not bool(torch.isfinite(squares[-1]).all()):  # NaN and infinity are sorted last
+        raise ValueError("coordinate_medians: differences must be finite and not empty, got NaN, infinity or none.")
     return ((squares[(n - 1) // 2] + squares[n // 2]) / 2).sum()
 
 

@@ -80,7 +80,8 @@ class MaxEntropyDiffeo(nn.Module):
             raise ValueError(
                 f"MaxEntropyDiffeo: image must be [c, h, w] or [n, c, h, w], got shape {list(images.shape)}."
             )
-        batch = images if images.ndim == 4 else images[None]
+        plain = images.as_subclass(Tensor)
+        batch = plain if images.ndim == 4 else plain[None]
         n, _, h, w = batch.shape
         ensemble = _ensemble((h, w), self.cut, self.modes, self.grid)
         low, high = (math.sqrt(t) for t in self._temperatures(ensemble))
@@ -97,7 +98,9 @@ class MaxEntropyDiffeo(nn.Module):
         moved = deform(batch, field, interpolation=self.interpolation)
         if self.interpolation == "gaussian" and self.p < 1:  # whose zero field is a blur
             moved = torch.where((root == 0)[:, None, None, None], batch, moved)
-        return moved if images.ndim == 4 else moved[0]
+        moved = moved if images.ndim == 4 else moved[0]
+        # torchvision's own kinds of tensors (Image, Video) stay what they are, as its transforms keep them.
+        return moved if isinstance(images, nn.Parameter) else moved.as_subclass(type(images))
 
     def _temperatures(self, ensemble: Diffeomorphism) -> tuple[float, float]:
         if self.temperature is not None:

@@ -31,8 +31,8 @@ _COLUMNS = 6
 def phase_figure(diagram: PhaseDiagram) -> Figure:
     """The phase diagram of [petrini2021] fig. 1: temperature against cut-off, the region of good fields in green.
 
-    Lines: δ = ½ and δ = 1 pixel (exact), and the temperature at which half of the fields are bijective; shading: the
-    share of bijective fields. Needs at least two cuts.
+    Lines: δ = ½ and δ = 1 pixel (exact), and the temperature at which half of the fields are bijective; green: between
+    the first and the last. Needs at least two cuts.
     """
     if len(diagram.cuts) < 2:
         raise ValueError(f"phase_figure: diagram must have at least 2 cuts, got {len(diagram.cuts)}.")
@@ -116,7 +116,7 @@ def deformation_grid(
             _show(ax, moved, green=bool(diagram.green[row, column]))
             share = float(diagram.bijective[row, column])
             ax.set_xlabel(
-                f"δ = {float(diagram.delta[row, column]):.2g} px · {share:.0%}", size=7.5, color=GREY, labelpad=2
+                f"δ = {float(diagram.delta[row, column]):.2g} px · {share:.0%}", size=7.5, color=GREY, labelpad=5
             )
             if column == 0:
                 ax.set_ylabel(f"c = {cut:g}", size=10, color=INK)
@@ -198,10 +198,6 @@ def _show(ax: Axes, image: Tensor, *, green: bool) -> None:
         spine.set_color(GREEN if green else "#d0d0d0")
         spine.set_linewidth(4.0 if green else 0.8)
         spine.set_zorder(3)
-
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _power(value: float) -> str:

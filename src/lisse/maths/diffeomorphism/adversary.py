@@ -70,7 +70,12 @@ def worst_field(
         flat = normals(n, width, generator).to(images)
         flat = flat * (radius / flat.norm(dim=1, keepdim=True))
     else:
-        flat = _in_ball(torch.as_tensor(start).to(images).reshape(n, width), radius)
+        start = torch.as_tensor(start)
+        if start.shape != (n, 2, ensemble.mode_count):
+            raise ValueError(
+                f"worst_field: start must be [{n}, 2, {ensemble.mode_count}], got shape {list(start.shape)}."
+            )
+        flat = _in_ball(start.to(images).reshape(n, width), radius)
     best, value, initial = flat, images.new_full((n,), -torch.inf), images.new_zeros(n)
     for k in range(steps + 1):
         flat = flat.detach().requires_grad_()

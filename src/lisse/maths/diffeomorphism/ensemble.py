@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -62,8 +63,9 @@ class Diffeomorphism:
 
     def __post_init__(self) -> None:
         size = tuple(self.size) if isinstance(self.size, (tuple, list, torch.Size)) else self.size
-        if not isinstance(size, tuple) or len(size) != 2 or not all(isinstance(n, int) for n in size):
+        if not isinstance(size, tuple) or len(size) != 2 or not all(isinstance(n, numbers.Integral) for n in size):
             raise TypeError(f"Diffeomorphism: size must be (h, w) in pixels, got {self.size!r}. Try (32, 32).")
+        size = (int(size[0]), int(size[1]))
         if min(size) < 2:
             raise ValueError(f"Diffeomorphism: size must be at least 2 pixels a side, got {size}.")
         object.__setattr__(self, "size", size)
@@ -162,6 +164,11 @@ class Diffeomorphism:
         the CPU is left right behind the last one used). More than ``max_tries`` proposals per field are an error:
         conditioning so rare an event gives fields unlike the ensemble's.
         """
+        for name, given in (("count", count), ("max_tries", max_tries)):
+            if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+                raise ValueError(
+                    f"Diffeomorphism.sample_bijective: {name} must be an integer of at least 1, got {given!r}."
+                )
         source = torch.default_generator if generator is None else generator
         found: list[Field] = []
         tried, have = 0, 0
@@ -187,7 +194,7 @@ class Diffeomorphism:
         return Accepted(Field(cu, cv, self.size, self.grid), count / tried, tried)
 
     def delta(self, temperature: float | Tensor, *, at: Place = "centre", asymptotic: bool = False) -> float | Tensor:
-        r"""δ, the RMS displacement in pixels at ``temperature``; a number gives a number, a tensor a tensor.
+        r"""δ, the RMS displacement in pixels at ``temperature``; a number gives a number, several a tensor.
 
         ``at`` the ``centre`` of the image (the paper's δ) or its root mean square over all pixels (``average``): exact
         sums at finite c (see the class). ``asymptotic`` gives eq. 3, :math:`\delta^2 = \frac{\pi}{4} n^2 T \ln c`,
@@ -195,7 +202,7 @@ class Diffeomorphism:
         """
         value = self._temperature("delta", temperature)
         found = (value * self._square_per_temperature(at, asymptotic, "delta")).sqrt()
-        return found if isinstance(temperature, Tensor) else float(found)
+        return found if isinstance(temperature, Tensor) or found.ndim else float(found)
 
     def temperature(self, delta: float | Tensor, *, at: Place = "centre", asymptotic: bool = False) -> float | Tensor:
         """The temperature at which the RMS displacement is ``delta`` pixels: the inverse of :meth:`delta`."""
@@ -203,7 +210,7 @@ class Diffeomorphism:
         if not bool((torch.isfinite(value) & (value >= 0)).all()):
             raise ValueError(f"Diffeomorphism.temperature: delta must be finite and at least 0, got {delta}.")
         found = value**2 / self._square_per_temperature(at, asymptotic, "temperature")
-        return found if isinstance(delta, Tensor) else float(found)
+        return found if isinstance(delta, Tensor) or found.ndim else float(found)
 
     def rms_displacement(self, temperature: float) -> Tensor:
         """The exact RMS displacement of every pixel, in pixels, float64 ``[h, w]``; zero on the frame."""

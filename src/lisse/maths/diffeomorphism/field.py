@@ -61,6 +61,10 @@ class Field:
 
     def __mul__(self, factor: float | Tensor) -> Field:
         if isinstance(factor, Tensor) and factor.ndim:
+            if factor.shape != (len(self),):
+                raise ValueError(
+                    f"Field: factor must be a number or one per field [{len(self)}], got shape {list(factor.shape)}."
+                )
             factor = factor.to(self.cu)[:, None, None]
         return replace(self, cu=self.cu * factor, cv=self.cv * factor)
 
@@ -148,12 +152,16 @@ class Field:
         cu, cv = self.cu.detach(), self.cv.detach()
         s_u = coordinates(w, self.grid).to(cu)[None, None, :].expand(len(self), h, w).flatten(1)
         s_v = coordinates(h, self.grid).to(cu)[None, :, None].expand(len(self), h, w).flatten(1)
+        # A pixel is 1/n of the side on the cell grid and 1/(n - 1) on linspace, and deform moves by n τ pixels on both:
+        # that move is what must be undone.
+        across, down = (n / (n - 1) if self.grid == "linspace" else 1.0 for n in (w, h))
         found, left, steps = torch.empty(len(self), 2, h * w).to(cu), cu.new_full((len(self),), torch.inf), 0
         for some in _chunks(len(self), h * w * (cu.shape[-1] + 4)):
             u, v, c, d = s_u[some], s_v[some], cu[some], cv[some]
             au, av = -_at(c, u, v), -_at(d, u, v)
             for step in range(1, max_iter + 1):
-                bu, bv = -_at(c, u - au, v - av), -_at(d, u - au, v - av)
+                at = (u - across * au, v - down * av)
+                bu, bv = -_at(c, *at), -_at(d, *at)
                 error = torch.maximum((bu - au).abs().amax(1) * w, (bv - av).abs().amax(1) * h)
                 au, av, steps = bu, bv, max(steps, step)
                 if bool((error < tol).all()):

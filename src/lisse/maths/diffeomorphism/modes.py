@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 from typing import Literal, get_args
 
 import torch
@@ -21,7 +22,7 @@ def check_rules(where: str, cut: float, modes: str, grid: str = "cell") -> None:
         raise ValueError(f"{where}: modes must be one of {', '.join(get_args(ModeRule))}, got {modes!r}.")
     if grid not in get_args(GridRule):
         raise ValueError(f"{where}: grid must be one of {', '.join(get_args(GridRule))}, got {grid!r}.")
-    if isinstance(cut, bool) or not isinstance(cut, (int, float)) or not math.isfinite(cut):
+    if isinstance(cut, bool) or not isinstance(cut, numbers.Real) or not math.isfinite(cut):
         raise TypeError(f"{where}: cut must be a finite number, got {cut!r}. 3 is usual.")
     if cut < 1 or not bool(mode_mask(float(cut), modes).any()):
         least = "√2" if modes == "paper" else "1"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lisse.maths.diffeomorphism.ensemble import Diffeomorphism
 from lisse.maths.diffeomorphism.modes import ModeRule, check_rules
-from lisse.maths.intervals import Interval
+from lisse.maths.intervals import Interval, share_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def bijective_share(
     if not (math.isfinite(temperature) and temperature >= 0):
         raise ValueError(f"bijective_share: temperature must be finite and at least 0, got {temperature}.")
     critical = critical_temperatures(cut, modes=modes, samples=samples, seed=seed)
-    return _wilson((critical > temperature).double().mean(), samples)
+    return share_interval((critical > temperature).double().mean(), samples)
 
 
 def phase_diagram(
@@ -106,7 +106,7 @@ def phase_diagram(
     delta = torch.stack([torch.as_tensor(ensemble.delta(heat)) for ensemble in ensembles])
     critical = [critical_temperatures(cut, modes=modes, samples=samples, seed=seed) for cut in cuts]
     share = torch.stack([(one[:, None] > heat).double().mean(0) for one in critical])
-    interval = _wilson(share, samples)
+    interval = share_interval(share, samples)
     half = [half_temperature(cut, modes=modes, samples=samples, seed=seed).value for cut in cuts]
     at = {d: torch.tensor([float(e.temperature(d)) for e in ensembles], dtype=torch.float64) for d in (0.5, 1.0)}
     return PhaseDiagram(
@@ -116,7 +116,7 @@ def phase_diagram(
     )  # fmt: skip
 
 
-def warn_if_folding(where: str, ensemble: Diffeomorphism, temperature: float, *, samples: int = 256) -> None:
+def warn_if_folding(where: str, ensemble: Diffeomorphism, temperature: float, *, samples: int = 512) -> None:
     """Warn, with the share that folds, where most fields of the ensemble at ``temperature`` are no diffeomorphisms."""
     share = bijective_share(temperature, ensemble.cut, modes=ensemble.modes, samples=samples)
     if float(share.value) < 0.5:
@@ -128,11 +128,3 @@ def warn_if_folding(where: str, ensemble: Diffeomorphism, temperature: float, *,
             f"Half of them are up to δ = {float(ensemble.delta(half)):.3g} px (T = {half:.3g}).",
             stacklevel=3,
         )
-
-
-def _wilson(share: Tensor, n: int, z: float = 1.959963984540054) -> Interval:
-    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * (share * (1 - share) / n + z**2 / (4 * n**2)).sqrt()
-    # At shares of 0 and 1 the ends meet the share, but for rounding.
-    low, high = torch.minimum((middle - half).clamp_min(0), share), torch.maximum((middle + half).clamp_max(1), share)
-    return Interval(share, low, high, n, 0.95)

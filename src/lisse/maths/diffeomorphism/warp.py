@@ -52,6 +52,7 @@ def deform(
     numba (``lisse[fast]``) one compiled loop; both differ from ``grid_sample`` in the last bits of positions.
     """
     images = torch.as_tensor(images)
+    field = torch.as_tensor(field) if isinstance(field, np.ndarray) else field
     _check(images, field, interpolation)
     if check and images.is_floating_point() and not _finite(images):
         raise ValueError("deform: images must be finite, got NaN or infinity among them.")
@@ -80,6 +81,8 @@ def blurred(images: Tensor) -> Tensor:
     """
     images = torch.as_tensor(images)
     _check_images("blurred", images)
+    if images.is_floating_point() and not _finite(images):
+        raise ValueError("blurred: images must be finite, got NaN or infinity among them.")
     dtype = images.dtype if images.dtype in (torch.float32, torch.float64) else torch.float32
     h, w = images.shape[-2:]
     down, across = (_gaussian_matrix(n, dtype, images.device) for n in (h, w))
