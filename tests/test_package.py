@@ -91,7 +91,8 @@ print(len(done), *refused)
 """
     done, *refused = python("-c", code, executable=bare, cwd=tmp_path).split()
     assert int(done) > 40
-    assert all(name.startswith(("lisse.reporting", "lisse.experiments")) for name in refused), refused
+    kernel = "lisse.maths.diffeomorphism.tile_kernel"  # needs Triton, which only a CUDA build of torch brings
+    assert all(name.startswith(("lisse.reporting", "lisse.experiments", kernel)) for name in refused), refused
     assert "Usage" in python("-m", "lisse", "--help", executable=bare, cwd=tmp_path)
 
 

@@ -101,8 +101,8 @@ def unsettled(half: Table, whole: Table, level: float) -> list[str]:
     Halves are parts of the clouds, so each cloud is compared with its own half: the change has an interval of its own,
     and what the clouds have in common does not blur it.
     """
-    moving: list[str] = []
-    open_: list[str] = []
+    moving: list[tuple[float, str]] = []
+    open_: list[tuple[float, str]] = []
     for (at, small), (_, large) in zip(half, whole, strict=True):
         if bool(small.values.isnan().any() or large.values.isnan().any()):
             continue

@@ -1,7 +1,12 @@
 """The Triton kernel of :mod:`lisse.maths.diffeomorphism.fused`. Importing this needs Triton."""
 
-import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
-import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
+try:
+    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found, import-untyped, unused-ignore]
+except ImportError as error:
+    raise ImportError(
+        f"tile_kernel: Triton comes with a CUDA build of torch, not with a lisse[…] extra ({error})."
+    ) from error
 
 
 @triton.jit
