@@ -57,6 +57,7 @@ def test_threads_and_pieces_change_no_bit(monkeypatch, threads):
     field = fields(images)
     whole = deform(images, field)
     monkeypatch.setattr(compiled, "PIXELS", 2 * 17 * 23)
+    monkeypatch.setattr(compiled, "FACTORS", 5 * 2 * 4 * 23)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert torch.equal(deform(images, field), whole)
 

@@ -22,6 +22,8 @@ from lisse.maths.diffeomorphism.modes import sines
 
 #: Images of one piece of work, in pixels: large enough for a thread, small enough for its factors to stay in the cache.
 PIXELS = 1 << 18
+#: Factors held at a time, so that memory does not grow with the number of images.
+FACTORS = 1 << 24
 
 
 def fits(images: Tensor, field: Field) -> bool:
@@ -41,23 +43,28 @@ def bilinear(images: Tensor, field: Field) -> Tensor:
     result = np.empty(images.shape, np.float32)  # NumPy asks for huge pages: fresh memory costs less
     source = images.detach().numpy()
     rows = down.contiguous().numpy()
-    size = max(1, PIXELS // (h * w))
+    size = max(1, min(PIXELS // (h * w), -(-n // torch.get_num_threads())))
 
-    def work(start: int) -> None:
-        own = slice(start, min(start + size, n)) if len(field) > 1 else slice(0, 1)
+    # The factors are made here and not by the workers: a matrix product in a new thread starts threads of its own.
+    for first in range(0, n, block := max(1, FACTORS // (2 * side * w))):
+        own = slice(first, min(first + block, n)) if len(field) > 1 else slice(0, 1)
         both = torch.stack([field.cu[own].detach() * w, field.cv[own].detach() * h], 1).float()
         with torch.autocast("cpu", enabled=False):
-            along = (both.transpose(2, 3) @ across.T).contiguous()  # [count, 2, j, w]
-        _kernel()(source[start : start + size], along.numpy(), rows, result[start : start + size])
+            along = (both.transpose(2, 3) @ across.T).contiguous().numpy()  # [count, 2, j, w]
 
-    starts = range(0, n, size)
-    threads = min(torch.get_num_threads(), len(starts))
-    if threads == 1:
-        for start in starts:
-            work(start)
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, starts))
+        def work(start: int, first: int = first, along: np.ndarray = along, block: int = block) -> None:
+            stop = min(start + size, first + block, n)
+            mine = along[start - first : stop - first] if len(field) > 1 else along
+            _kernel()(source[start:stop], mine, rows, result[start:stop])
+
+        starts = range(first, min(first + block, n), size)
+        threads = min(torch.get_num_threads(), len(starts))
+        if threads == 1:
+            for start in starts:
+                work(start)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(work, starts))
     return torch.from_numpy(result)
 
 
