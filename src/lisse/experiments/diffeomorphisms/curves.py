@@ -12,22 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from lisse.experiments.diffeomorphisms.frame import (
-    GREY,
-    INK,
-    PALETTE,
-    all_ends,
-    architecture_of,
-    ends,
-    log_log,
-    panels,
-    plain_ticks,
-)
+from lisse.experiments.diffeomorphisms.frame import all_ends, architecture_of, ends, log_log, plain_ticks
 from lisse.experiments.diffeomorphisms.networks import Source
 from lisse.experiments.diffeomorphisms.plan import Settings
 from lisse.experiments.diffeomorphisms.result import D, G, R, Results, level, mean_error
 from lisse.experiments.diffeomorphisms.tables import LETTERS
 from lisse.maths.power_law import geometric_mean
+from lisse.reporting.figure import GREY, INK, PALETTE, panels
 
 COLOURS = {R: PALETTE[2], D: PALETTE[1], G: PALETTE[0]}
 STYLES = ("-", "--", ":")

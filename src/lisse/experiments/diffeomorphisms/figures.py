@@ -19,7 +19,6 @@ except ImportError as error:
 
 from lisse.data import Dataset, generators
 from lisse.experiments.diffeomorphisms import curves, scatters
-from lisse.experiments.diffeomorphisms.frame import GREY, INK, PALETTE, panels
 from lisse.experiments.diffeomorphisms.networks import Source
 from lisse.experiments.diffeomorphisms.plan import Settings
 from lisse.experiments.diffeomorphisms.result import D, G, R, Results
@@ -28,6 +27,7 @@ from lisse.experiments.diffeomorphisms.tables import stripe_levels
 from lisse.maths.diffeomorphism import Diffeomorphism, bijective_share, deform, phase_diagram
 from lisse.maths.relative_stability import sphere
 from lisse.profile_file import writing
+from lisse.reporting.figure import GREY, INK, PALETTE, panels
 
 BLUE, ORANGE, GREEN = PALETTE[:3]
 

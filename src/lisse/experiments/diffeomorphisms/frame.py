@@ -1,53 +1,18 @@
-"""What the figures share: an empty one, axes in logarithms with plain numbers, error bars, the network of a name."""
+"""What the figures share: axes in logarithms with plain numbers, error bars, the network of a name."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from lisse.experiments.diffeomorphisms.networks import Architecture
 from lisse.experiments.diffeomorphisms.plan import Settings
 from lisse.maths.intervals import Interval
-
-# Okabe & Ito: told apart by people with any kind of colour vision.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-INK, GREY = "#222222", "#6b6b6b"
-
-
-def panels(
-    count: int, *, columns: int, width: float, height: float, title: str, says: str, foot: float, share: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """``count`` axes of ``width`` by ``height`` inches under a title and a sentence; ``foot`` inches for a legend."""
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    wide = max(width * columns, 6.5)
-    lines = textwrap.wrap(says, int(wide * 14.5))
-    head = 0.5 + 0.19 * len(lines)
-    tall = height * rows + head + foot
-    figure = Figure(figsize=(wide, tall), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    engine: Any = figure.get_layout_engine()
-    engine.set(rect=(0.0, foot / tall, 1.0, 1.0 - (head + foot) / tall), w_pad=0.08, h_pad=0.06)
-    figure.text(0.12 / wide, 1 - 0.12 / tall, title, size=13, weight="bold", color=INK, va="top")
-    figure.text(0.12 / wide, 1 - 0.42 / tall, "\n".join(lines), size=9.5, color=GREY, va="top", linespacing=1.35)
-    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=share).flat)
-    for spare in axes[count:]:
-        spare.remove()
-    for ax in axes[:count]:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.spines[["left", "bottom"]].set_color(GREY)
-        ax.tick_params(colors=INK, labelsize=9)
-        ax.grid(axis="y", color="#e4e4e4", lw=0.8)
-        ax.set_axisbelow(True)
-    return figure, axes[:count]
+from lisse.reporting.figure import INK
 
 
 def plain_ticks(axis: Axis) -> None:

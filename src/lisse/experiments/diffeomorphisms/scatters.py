@@ -13,12 +13,13 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lisse.experiments.diffeomorphisms.frame import GREY, INK, PALETTE, architecture_of, ends, log_log, panels
+from lisse.experiments.diffeomorphisms.frame import architecture_of, ends, log_log
 from lisse.experiments.diffeomorphisms.networks import Architecture, Source
 from lisse.experiments.diffeomorphisms.plan import Settings
 from lisse.experiments.diffeomorphisms.result import D, G, R, Results, level, mean_error, positive_error
 from lisse.experiments.diffeomorphisms.tables import LETTERS, error_law
 from lisse.maths.power_law import PowerLaw
+from lisse.reporting.figure import GREY, INK, PALETTE, panels
 
 COLOURS = {R: PALETTE[2], D: PALETTE[1], G: PALETTE[0]}
 STYLES = ("-", "--", ":")
