@@ -67,8 +67,16 @@ test-slow: $(ENV) ## Tests that take longer; one installs the wheel into a bare 
 test-gpu: $(ENV) ## Tests that need a CUDA device
 	$(PYTEST) -m gpu $(ARGS)
 
-test-browser: $(ENV) ## Tests that open a report in Chromium
+test-browser: $(ENV) chromium ## Tests that open a report in Chromium
 	$(PYTEST) -m browser $(ARGS)
+
+# Debian's own package; elsewhere, whatever Chromium or Chrome is on the PATH.
+.PHONY: chromium
+chromium:
+	@command -v chromium chromium-browser google-chrome >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "Installing chromium" \
+	       && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	  || { echo "test-browser: needs Chromium on the PATH (Debian: apt-get install chromium)."; exit 1; }
 
 test-large: $(ENV) ## Tests on the real data sets (LISSE_DATA=folder)
 	@[ -n "$$LISSE_DATA" ] || { echo "test-large: LISSE_DATA must name the folder with the data sets, got nothing."; exit 1; }
