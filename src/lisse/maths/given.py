@@ -1,0 +1,48 @@
+"""What a person gives to a function of the mathematics, made into finite tensors of floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def floating(where: str, name: str, value: Any) -> Tensor:
+    """``value`` as a tensor of floats: tensors and arrays of floats keep their dtype, all else becomes float64.
+
+    NaN and infinity are refused.
+    """
+    try:
+        # A Python number has the digits of float64, whatever torch's default is.
+        plain = isinstance(value, (float, list, tuple)) and not _holds_tensors(value)
+        given = torch.as_tensor(value, dtype=torch.float64 if plain else None)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{where}: {name} must be a tensor or an array, got {type(value).__name__}.") from error
+    if given.is_complex():
+        raise TypeError(f"{where}: {name} must be real, got {given.dtype}.")
+    if not given.is_floating_point():
+        given = given.double()
+    if not bool(torch.isfinite(given).all()):
+        raise ValueError(f"{where}: {name} must be finite, got NaN or infinity in it.")
+    return given
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(part, Tensor) for part in value)
+
+
+def square_grid(where: str, tokens: int, grid: tuple[int, int] | None) -> tuple[int, int]:
+    """Rows and columns of the grid that ``tokens`` lie on: ``grid``, or a square."""
+    if grid is None:
+        side = round(tokens**0.5)
+        if side * side != tokens:
+            raise ValueError(
+                f"{where}: tokens must fill a square grid, got {tokens}. Leave out a class token, or pass grid=(rows, "
+                "columns)."
+            )
+        return side, side
+    rows, columns = grid
+    if rows < 1 or columns < 1 or rows * columns != tokens:
+        raise ValueError(f"{where}: grid must have as many places as there are tokens, got {grid} for {tokens}.")
+    return int(rows), int(columns)

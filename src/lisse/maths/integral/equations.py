@@ -1,0 +1,302 @@
+r"""Fredholm integral equations of both kinds, and Tikhonov's functional: [cao2022] (20)–(23), corrected.
+
+:math:`A = \alpha^{-1} K` is the row-normalised kernel. The first kind :math:`A v = z` is ill-posed; the second
+:math:`\beta v + A v = z` is not. A skip connection *applies* :math:`\beta I + A` to v; it does not *solve* the
+equation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lisse.maths.given import floating
+from lisse.maths.integral.kernels import TokenKernel
+from lisse.maths.integral.operators import IntegralOperator
+from lisse.maths.integral.solvers import Iteration, Operator, conjugate_gradients, gmres
+from lisse.maths.integral.structure import square_matrix, symmetric_matrix
+
+Kernel = TokenKernel | IntegralOperator | Tensor
+Weighting = Literal["none", "alpha"]
+Coefficient = Literal["eq37", "eq22"]
+Way = Literal["direct", "iterative"]
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    r"""``solution`` u of an integral equation, with the shape of z.
+
+    ``residual``: the largest entry of what is left of the equation. ``condition``: the condition number of its matrix
+    (NaN for an iterative solve). ``converged``: whether the iteration reached its tolerance (a direct solve has).
+    """
+
+    solution: Tensor
+    residual: Tensor
+    condition: Tensor
+    converged: bool
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tikhonov:
+    r"""The minimiser of Tikhonov's functional.
+
+    ``solution`` u has the shape of z; ``functional`` is its value there. ``residual`` is :math:`\max|\beta u +
+    \alpha^{-1} K u - z|`, how far u is from solving (23): zero to rounding with ``weighting`` ``"alpha"`` or α = 1, and
+    not otherwise, which is the correction of Theorem 5.2. ``gradient`` is the largest entry of the equation that u does
+    solve, zero to rounding for either weighting.
+    """
+
+    solution: Tensor
+    residual: Tensor
+    functional: Tensor
+    gradient: Tensor
+    converged: bool
+    iterations: int
+
+
+def tikhonov(
+    kernel: Kernel,
+    z: Tensor,
+    beta: float,
+    *,
+    weighting: Weighting = "none",
+    alpha: Tensor | float | None = None,
+    coefficient: Coefficient = "eq37",
+    method: Way | None = None,
+    tol: float = 1e-10,
+    max_iter: int = 500,
+) -> Tikhonov:
+    r"""The minimiser of Tikhonov's functional for a symmetric, positive semidefinite kernel.
+
+    .. math:: \mathcal L(v) = \tfrac12 \sum_i \omega_i \big(\alpha_i^{-1} (Kv)_i - z_i\big)^2
+              + \tfrac\beta2 \langle K v, v \rangle
+
+    ``weighting`` ``"none"``: :math:`\omega = 1`, and the minimiser solves :math:`(\beta\,\mathrm{diag}\,\alpha +
+    \alpha^{-1} K) u = z`. ``"alpha"``: :math:`\omega = \alpha`, and it solves :math:`(\beta I + \alpha^{-1} K) u = z`,
+    which is (23): only so, or for α = 1, does Theorem 5.2 hold as printed.
+
+    ``kernel``: an :class:`TokenKernel`, an :class:`IntegralOperator` (never made a matrix), or K itself ``[…, p,
+    p]``. ``z`` ``[…, p]`` or ``[…, p, e]`` (the functional then sums over columns). ``alpha`` is by default the row
+    sums of K; a number or ``[…, p]`` replaces them. ``coefficient`` ``"eq37"`` puts β/2 before the second term,
+    ``"eq22"`` β, as that formula is printed: the same as twice the β. ``method`` ``"direct"`` (default for matrices):
+    Cholesky, O(p³); ``"iterative"``: conjugate gradients in the α-weighted product, one application of the kernel a
+    step, to the relative residual ``tol``.
+
+    Where K is singular u is one of the minimisers: they differ by what K does not see. Reference: [cao2022] (22), (23),
+    (37), thm. 5.2.
+    """
+    where = "tikhonov"
+    _positive(where, "beta", beta)
+    if weighting not in ("none", "alpha"):
+        raise ValueError(f"{where}: weighting must be none or alpha, got {weighting!r}.")
+    if coefficient not in ("eq37", "eq22"):
+        raise ValueError(f"{where}: coefficient must be eq37 or eq22, got {coefficient!r}.")
+    given = _Equation(where, kernel, z, alpha, _method(where, kernel, method), symmetric=True)
+    strength = beta if coefficient == "eq37" else 2 * beta
+    diagonal = strength * (given.alpha if weighting == "none" else torch.ones_like(given.alpha))
+    if given.matrix is not None:
+        lowest = torch.linalg.eigvalsh(given.matrix.detach()).amin(-1)
+        slack = 10 * given.matrix.shape[-1] * torch.finfo(given.z.dtype).eps * given.matrix.detach().abs().amax()
+        if not bool((lowest >= -slack).all()):
+            raise ValueError(
+                f"{where}: kernel must be positive semidefinite, got an eigenvalue of {float(lowest.min()):.3g}: the "
+                "functional has no minimum. Of the four kinds rbf_w is."
+            )
+        # Both equations times α are symmetric and positive: (diag(αδ) + K) u = α z.
+        system = given.matrix + torch.diag_embed((given.alpha * diagonal)[..., 0])
+        u = torch.cholesky_solve(given.alpha * given.z, torch.linalg.cholesky(system))
+        converged, steps = True, 0
+    else:
+        found = conjugate_gradients(
+            lambda v: diagonal * v + given(v), given.z, weights=given.alpha, tol=tol, max_iter=max_iter
+        )
+        u, converged, steps = found.solution, found.converged, found.iterations
+    image = given(u)
+    value = _functional(given, u, image, strength, weighting)
+    left = (strength * u + image - given.z).abs().amax((-2, -1))
+    gradient = (diagonal * u + image - given.z).abs().amax((-2, -1))
+    return Tikhonov(given.shaped(u), left, value, gradient, converged, steps)
+
+
+def tikhonov_functional(
+    kernel: Kernel,
+    v: Tensor,
+    z: Tensor,
+    beta: float,
+    *,
+    weighting: Weighting = "none",
+    alpha: Tensor | float | None = None,
+    coefficient: Coefficient = "eq37",
+) -> Tensor:
+    """The functional that :func:`tikhonov` minimises, at any ``v`` of z's shape."""
+    where = "tikhonov_functional"
+    if weighting not in ("none", "alpha"):
+        raise ValueError(f"{where}: weighting must be none or alpha, got {weighting!r}.")
+    if coefficient not in ("eq37", "eq22"):
+        raise ValueError(f"{where}: coefficient must be eq37 or eq22, got {coefficient!r}.")
+    given = _Equation(where, kernel, z, alpha, _method(where, kernel, None), symmetric=True)
+    u = floating(where, "v", v).to(given.z).reshape(given.z.shape)
+    return _functional(given, u, given(u), beta if coefficient == "eq37" else 2 * beta, weighting)
+
+
+def fredholm_first(
+    kernel: Kernel, z: Tensor, *, alpha: Tensor | float | None = None, rank: int | None = None
+) -> Solution:
+    r"""Solve :math:`\alpha^{-1} K v = z`, the Fredholm equation of the first kind (20). O(p³).
+
+    The singular values of a smooth kernel fall to rounding within a few, and the solution is as large as their inverse:
+    a kernel that is singular to working precision is refused. ``rank`` keeps that many singular values and gives the
+    least-squares solution in their span; :func:`tikhonov` is the other way out.
+    """
+    where = "fredholm_first"
+    given = _Equation(where, kernel, z, alpha, "direct", symmetric=False)
+    assert given.matrix is not None
+    a = given.matrix / given.alpha
+    p = a.shape[-1]
+    if rank is not None and not 1 <= rank <= p:
+        raise ValueError(f"{where}: rank must lie in 1 … {p}, got {rank}.")
+    left, sigma, right = torch.linalg.svd(a)
+    last = sigma[..., (p if rank is None else rank) - 1]
+    if bool((last <= p * torch.finfo(a.dtype).eps * sigma[..., 0]).any()):
+        worst = float((last / sigma[..., 0]).min())
+        raise ValueError(
+            f"{where}: kernel must not be singular, got singular values down to {worst:.2g} of the largest. Keep fewer "
+            "with rank=, or regularise with tikhonov."
+        )
+    kept = p if rank is None else rank
+    u = right[..., :kept, :].mT @ ((left[..., :kept].mT @ given.z) / sigma[..., :kept, None])
+    return Solution(given.shaped(u), (a @ u - given.z).abs().amax((-2, -1)), sigma[..., 0] / last, True, 0)
+
+
+def fredholm_second(
+    kernel: Kernel,
+    z: Tensor,
+    beta: float,
+    *,
+    alpha: Tensor | float | None = None,
+    method: Way | None = None,
+    tol: float = 1e-10,
+    max_iter: int = 500,
+) -> Solution:
+    r"""Solve :math:`\beta v + \alpha^{-1} K v = z`, the equation of the second kind (21), for any kernel.
+
+    With a positive semidefinite K and its row sums the spectrum lies in [β, β + 1], so that it is well posed for every
+    β > 0. For other kernels (``dot``) a small β can meet an eigenvalue -β; a singular system is refused. ``method``
+    ``"direct"``: LU, O(p³); ``"iterative"`` (default for an :class:`IntegralOperator`): conjugate gradients in the
+    α-weighted product for ``rbf_w``, GMRES for kinds that are not symmetric and positive.
+    """
+    where = "fredholm_second"
+    _positive(where, "beta", beta)
+    given = _Equation(where, kernel, z, alpha, _method(where, kernel, method), symmetric=False)
+    if given.matrix is not None:
+        system = given.matrix / given.alpha + beta * torch.eye(given.matrix.shape[-1]).to(given.matrix)
+        sigma = torch.linalg.svdvals(system.detach())
+        if bool((sigma[..., -1] <= len(sigma) * torch.finfo(system.dtype).eps * sigma[..., 0]).any()):
+            raise ValueError(
+                f"{where}: beta must not be minus an eigenvalue of the kernel, got {beta}. Choose another."
+            )
+        u = torch.linalg.solve(system, given.z)
+        condition, converged, steps = sigma[..., 0] / sigma[..., -1], True, 0
+    else:
+        found = _iterate(given, lambda v: beta * v + given(v), tol, max_iter)
+        u, converged, steps = found.solution, found.converged, found.iterations
+        condition = u.new_tensor(torch.nan)
+    left = (beta * u + given(u) - given.z).abs().amax((-2, -1))
+    return Solution(given.shaped(u), left, condition, converged, steps)
+
+
+def skip_connection(kernel: Kernel, v: Tensor, beta: float, *, alpha: Tensor | float | None = None) -> Tensor:
+    r""":math:`\beta v + \alpha^{-1} K v`: what an attention layer with a skip connection computes, for values ``[…, p,
+    e]`` or ``[…, p]``.
+
+    It evaluates the left-hand side of (21). The v that (21) asks for, given the layer's output z, is
+    :func:`fredholm_second`.
+    """
+    given = _Equation("skip_connection", kernel, v, alpha, _method("skip_connection", kernel, None), symmetric=False)
+    return given.shaped(beta * given.z + given(given.z))
+
+
+class _Equation:
+    """A kernel, its α ``[…, p, 1]`` and a right-hand side ``[…, p, e]``; called with values it gives α⁻¹ K v."""
+
+    def __init__(
+        self, where: str, kernel: Kernel, z: Tensor, alpha: Tensor | float | None, method: Way, *, symmetric: bool
+    ) -> None:
+        right = floating(where, "z", z)
+        self.kernel = kernel
+        self.matrix: Tensor | None = None
+        self.own_alpha = alpha is None
+        if method == "iterative" and isinstance(kernel, IntegralOperator):
+            if symmetric and not kernel.symmetric:
+                raise ValueError(f"{where}: kernel must be symmetric, got {kernel.kind}. Of the four kinds rbf_w is.")
+            shape, like = (*kernel.q.shape[:-2], kernel.tokens), kernel.q
+            sums = kernel.alpha() if alpha is None else None
+        else:
+            raw = kernel.dense().raw if isinstance(kernel, IntegralOperator) else kernel
+            raw = (
+                symmetric_matrix(where, raw)
+                if symmetric
+                else square_matrix(where, raw.raw if isinstance(raw, TokenKernel) else raw)
+            )
+            shape, like = tuple(raw.shape[:-1]), raw
+            sums = raw.sum(-1) if alpha is None else None
+            if method == "direct":
+                self.matrix = raw
+            self.raw = raw
+        dtype = torch.promote_types(right.dtype, like.dtype)
+        if self.matrix is not None:
+            self.matrix = self.matrix.to(dtype)
+        weights = sums if alpha is None else floating(where, "alpha", alpha).to(like).expand(shape)
+        assert weights is not None
+        if not bool((weights > 0).all()):
+            raise ValueError(f"{where}: alpha must be positive, got {float(weights.min()):.3g}.")
+        self.alpha = weights.to(dtype)[..., None]
+        if right.ndim == 0 or shape[-1] not in right.shape[-2:]:
+            raise ValueError(
+                f"{where}: z must be [..., {shape[-1]}] or [..., {shape[-1]}, e], got {list(right.shape)}."
+            )
+        self.vector = right.shape[-1] == shape[-1] and (right.ndim == 1 or right.ndim == len(shape) > 1)
+        right = (right[..., None] if self.vector else right).to(like.device, dtype)
+        self.z = right.expand(*torch.broadcast_shapes(right.shape[:-2], shape[:-1]), *right.shape[-2:])
+
+    def __call__(self, v: Tensor) -> Tensor:
+        if isinstance(self.kernel, IntegralOperator) and self.matrix is None:
+            if self.own_alpha:
+                return self.kernel(v).to(v.dtype)
+            return self.kernel.raw(v).to(v.dtype) / self.alpha
+        return (self.raw.to(v.dtype) @ v) / self.alpha
+
+    def shaped(self, u: Tensor) -> Tensor:
+        return u[..., 0] if self.vector else u
+
+
+def _functional(given: _Equation, u: Tensor, image: Tensor, strength: float, weighting: Weighting) -> Tensor:
+    weights = given.alpha if weighting == "alpha" else torch.ones_like(given.alpha)
+    data = (weights * (image - given.z).square()).sum((-2, -1)) / 2
+    return data + strength / 2 * (given.alpha * image * u).sum((-2, -1))
+
+
+def _iterate(given: _Equation, operator: Operator, tol: float, max_iter: int) -> Iteration:
+    """Conjugate gradients where the kernel is positive for certain, GMRES elsewhere."""
+    kind = getattr(given.kernel, "kind", None)
+    if kind == "rbf_w":
+        return conjugate_gradients(operator, given.z, weights=given.alpha, tol=tol, max_iter=max_iter)
+    return gmres(operator, given.z, tol=tol, max_iter=max_iter)
+
+
+def _method(where: str, kernel: Kernel, method: Way | None) -> Way:
+    if method not in (None, "direct", "iterative"):
+        raise ValueError(f"{where}: method must be direct or iterative, got {method!r}.")
+    return method or ("iterative" if isinstance(kernel, IntegralOperator) else "direct")
+
+
+def _positive(where: str, name: str, value: float) -> None:
+    if not value > 0 or value == float("inf"):
+        raise ValueError(
+            f"{where}: {name} must be positive, got {value}. Without it this is the equation of the first kind: "
+            "fredholm_first."
+        )

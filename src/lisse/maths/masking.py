@@ -1,0 +1,265 @@
+r"""Masked patches in attention: the exact identity behind Lemma 6.1 of [cao2022], its constructions, (25) and (26)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lisse.maths.given import floating, square_grid
+from lisse.maths.variation import bv_seminorm, patchify
+
+
+def random_mask(count: int, tokens: int, ratio: float = 0.75, *, generator: torch.Generator | None = None) -> Tensor:
+    """``count`` random masks ``[count, tokens]``, True where a token is hidden: round(ratio · tokens) in each."""
+    if not 0 < ratio < 1:
+        raise ValueError(f"random_mask: ratio must lie in (0, 1), got {ratio}.")
+    if count < 1 or tokens < 2:
+        raise ValueError(f"random_mask: count must be at least 1 and tokens at least 2, got {count} and {tokens}.")
+    hidden = min(max(round(ratio * tokens), 1), tokens - 1)
+    order = torch.rand(count, tokens, generator=generator).argsort(-1)
+    return torch.zeros(count, tokens, dtype=torch.bool).scatter_(1, order[:, :hidden], True)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedAttention:
+    r"""Attention split into unmasked and masked keys, for every query.
+
+    ``output`` z ``[p, e]``, ``restricted`` :math:`z^N` (the softmax over unmasked keys alone), ``mass``
+    :math:`a_i = \sum_{j \in M} A_{ij}` ``[p]``, ``masked_part`` :math:`\sum_{j \in M} A_{ij} v_j / a_i` (the mask
+    token's value where all masked tokens are the same). Exactly :math:`z_i = (1 - a_i) z_i^N + a_i m_i`.
+    """
+
+    output: Tensor
+    restricted: Tensor
+    mass: Tensor
+    masked_part: Tensor
+
+
+def masked_attention(attention: Tensor, values: Tensor, masked: Tensor) -> MaskedAttention:
+    r"""The identity :math:`z_i = (1 - a_i) z_i^N + a_i m_i` for attention ``[…, p, p]``, values ``[…, p, e]``.
+
+    ``masked`` ``[p]`` is True at masked tokens, some but not all.
+    """
+    a, v = floating("masked_attention", "attention", attention), floating("masked_attention", "values", values)
+    hidden = _mask("masked_attention", masked, a.shape[-1]).to(a.device)
+    v = v.to(a)
+    mass = a[..., hidden].sum(-1)
+    kept = a[..., ~hidden].sum(-1, keepdim=True)
+    if not bool((kept > 0).all()):
+        raise ValueError("masked_attention: attention must leave some weight on unmasked keys, got a row with none.")
+    restricted = a[..., ~hidden] / kept @ v[..., ~hidden, :]
+    part = a[..., hidden] / torch.where(mass > 0, mass, 1.0)[..., None] @ v[..., hidden, :]
+    return MaskedAttention(a @ v, restricted, mass, part)
+
+
+@dataclass(frozen=True, slots=True)
+class LemmaResiduals:
+    r"""What Lemma 6.1 leaves, ‖z_i - …‖₂ per query ``[p]``, in five constructions of the new maps.
+
+    ``restricted``: the same maps, unmasked keys only: :math:`a_i \|v_m - z_i^N\|`. ``zeroed``: the mask token replaced
+    by zero before the maps (masked keys then weigh :math:`e^0`, their values nothing). ``refitted``: restricted, with
+    one affine map of the values, :math:`\hat v = v B + b`, fitted to all queries at once. ``simplex``: any convex
+    weights over unmasked values, query by query (the distance to their convex hull). ``least_squares``: any weights at
+    all, zero once the unmasked values span the space: trivial. Restricted ≥ simplex ≥ least squares, always.
+    """
+
+    restricted: Tensor
+    zeroed: Tensor
+    refitted: Tensor
+    simplex: Tensor
+    least_squares: Tensor
+
+
+def lemma_residuals(
+    tokens: Tensor,
+    masked: Tensor,
+    wq: Tensor,
+    wk: Tensor,
+    wv: Tensor,
+    *,
+    positions: Tensor | None = None,
+    scale: float | None = None,
+) -> LemmaResiduals:
+    r"""The residual of (24) in five constructions, for one head on ``tokens`` ``[p, d]``.
+
+    Masked rows of ``tokens`` hold the mask token, as they come; ``positions`` ``[p, d]`` are added to all rows.
+    ``wq``, ``wk``, ``wv`` ``[d, e]``: queries are ``tokens @ wq``. ``scale`` is by default :math:`1/\sqrt e`. Whether a
+    residual falls like 1/n is seen from several n: :func:`lisse.maths.power_law.power_law` has slope and interval.
+    Reference: [cao2022] lemma 6.1.
+    """
+    where = "lemma_residuals"
+    y = floating(where, "tokens", tokens)
+    if y.ndim != 2:
+        raise ValueError(f"{where}: tokens must be [p, d], got shape {list(y.shape)}.")
+    hidden = _mask(where, masked, len(y)).to(y.device)
+    maps = [floating(where, name, w).to(y) for name, w in (("wq", wq), ("wk", wk), ("wv", wv))]
+    for name, w in zip(("wq", "wk", "wv"), maps, strict=True):
+        if w.ndim != 2 or len(w) != y.shape[1]:
+            raise ValueError(f"{where}: {name} must be [{y.shape[1]}, e], got shape {list(w.shape)}.")
+    place = torch.zeros_like(y) if positions is None else floating(where, "positions", positions).to(y)
+    factor = maps[0].shape[1] ** -0.5 if scale is None else scale
+
+    def head(rows: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, v = (rows @ w for w in maps)
+        return (factor * q @ k.T).softmax(-1), v
+
+    attention, values = head(y + place)
+    return attention_residuals(attention, values, hidden, zeroed=head(torch.where(hidden[:, None], 0.0, y) + place))
+
+
+def attention_residuals(
+    attention: Tensor, values: Tensor, masked: Tensor, *, zeroed: tuple[Tensor, Tensor] | None = None
+) -> LemmaResiduals:
+    r"""The same from attention ``[p, p]`` and values ``[p, e]`` of a real layer.
+
+    ``zeroed`` is attention and values of the layer on tokens whose mask token is zero; without it masked values alone
+    are set to zero (``zeroed`` is then :math:`a_i \|m_i\|`).
+    """
+    split = masked_attention(attention, values, masked)
+    a = floating("attention_residuals", "attention", attention)
+    v = floating("attention_residuals", "values", values).to(a)
+    hidden = _mask("attention_residuals", masked, a.shape[-1]).to(a.device)
+    z, norm = split.output, torch.linalg.vector_norm
+    if zeroed is None:
+        without = a[:, ~hidden] @ v[~hidden]
+    else:
+        other, its = (floating("attention_residuals", "zeroed", part).to(a) for part in zeroed)
+        without = other[:, ~hidden] @ its[~hidden]
+    design = torch.cat([split.restricted, torch.ones_like(z[:, :1])], 1)
+    refit = design @ _least_squares(design, z)
+    return LemmaResiduals(
+        norm(z - split.restricted, dim=-1),
+        norm(z - without, dim=-1),
+        norm(z - refit, dim=-1),
+        norm(z - simplex_weights(z, v[~hidden]) @ v[~hidden], dim=-1),
+        span_residual(z, v[~hidden]),
+    )
+
+
+def span_weights(targets: Tensor, points: Tensor) -> Tensor:
+    r"""The weights ``[m, n]`` of least norm with the least :math:`\|z_i - \sum_j a_{ij} v_j\|`: those of (25)."""
+    z, v = _pair("span_weights", targets, points)
+    return _least_squares(v.T, z.T).T
+
+
+def span_residual(targets: Tensor, points: Tensor) -> Tensor:
+    r"""Distance of each target ``[m, e]`` from the span of the points ``[n, e]``: what (25) leaves. ``[m]``.
+
+    (25) holds exactly only where the mask token's value lies in the span of the unmasked ones; what does hold is the
+    span of those and the mask value together.
+    """
+    z, v = _pair("span_residual", targets, points)
+    _, sigma, basis = torch.linalg.svd(v, full_matrices=False)
+    basis = basis[sigma > max(v.shape) * torch.finfo(v.dtype).eps * sigma[0]] if len(sigma) else basis
+    return torch.linalg.vector_norm(z - z @ basis.T @ basis, dim=-1)
+
+
+def simplex_weights(targets: Tensor, points: Tensor, *, max_iter: int = 2000, tol: float = 1e-9) -> Tensor:
+    r"""Convex weights ``[m, n]`` whose combination of the points ``[n, e]`` is nearest to each target ``[m, e]``.
+
+    Accelerated projected gradient on :math:`\tfrac12\|z_i - a_i V\|^2` over the simplex, until the Frank–Wolfe gap,
+    which bounds the excess of the objective, is below ``tol`` times :math:`\|V\|^2`, or ``max_iter`` steps. [beck2009]
+    """
+    z, v = _pair("simplex_weights", targets, points)
+    gram, along = v @ v.T, z @ v.T
+    size = torch.linalg.matrix_norm(gram, 2)
+    a = torch.full_like(along, 1 / len(v))
+    if not float(size) > 0:
+        return a
+    ahead, momentum = a, 1.0
+    for step in range(max_iter):
+        new = _to_simplex(ahead - (ahead @ gram - along) / size)
+        # Begin the momentum again where it points uphill: the convergence is then linear near the solution.
+        turned = ((ahead - new) * (new - a)).sum() > 0
+        momentum = 1.0 if bool(turned) else momentum
+        following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        ahead = new + (momentum - 1) / following * (new - a)
+        a, momentum = new, following
+        if step % 20 == 0:
+            slope = a @ gram - along
+            gap = (a * slope).sum(-1) - slope.amin(-1)
+            if float(gap.max()) <= tol * float(size):
+                break
+    return a
+
+
+@dataclass(frozen=True, slots=True)
+class InterpolationBound:
+    r"""Both sides of (26) for one image and its reconstruction.
+
+    ``left`` ``[|M|]``: :math:`\|R v_i - u_i\|_{BV(\Omega_i)}` of masked patches; ``unmasked``: the largest of the
+    unmasked ones; ``remainder``: :math:`n^{-1}\|u\|`; ``constant``: the least C for which (26) holds for every masked
+    patch. The paper gives no C: it says something only if it stays the same over images and n.
+    """
+
+    left: Tensor
+    unmasked: Tensor
+    remainder: Tensor
+    constant: Tensor
+
+
+def interpolation_bound(
+    reconstruction: Tensor, image: Tensor, masked: Tensor, *, grid: tuple[int, int] | None = None
+) -> InterpolationBound:
+    r"""Both sides of (26) for images ``[h, w]`` or ``[c, h, w]`` and a mask ``[p]`` over their patches.
+
+    The norm on a patch is :math:`\|e\|_{BV} = \mathrm{mean}|e| + |e|_{BV}/N_{px}`, value and variation each as a mean
+    over its pixels, and :math:`\|u\|` the root mean square: what (26) leaves open is read so that it does not grow with
+    the resolution.
+    """
+    where = "interpolation_bound"
+    found, u = floating(where, "reconstruction", reconstruction), floating(where, "image", image)
+    if found.shape != u.shape or u.ndim not in (2, 3):
+        raise ValueError(
+            f"{where}: reconstruction and image must both be [h, w] or [c, h, w], got {list(found.shape)} and "
+            f"{list(u.shape)}."
+        )
+    tokens = int(torch.as_tensor(masked).numel())
+    rows, columns = square_grid(where, tokens, grid)
+    hidden = _mask(where, masked, tokens).to(u.device)
+    error = patchify(found - u, (rows, columns))
+    h, w = u.shape[-2] // rows, u.shape[-1] // columns
+    pieces = error.reshape(tokens, h, w, -1).permute(0, 3, 1, 2)
+    norms = error.abs().mean(-1) + bv_seminorm(pieces) / (h * w)
+    unmasked, remainder = norms[~hidden].max(), u.square().mean().sqrt() / tokens**0.5
+    return InterpolationBound(norms[hidden], unmasked, remainder, norms[hidden].max() / (unmasked + remainder))
+
+
+def _to_simplex(a: Tensor) -> Tensor:
+    """Each row's nearest point of the probability simplex, by sorting."""
+    ordered = a.sort(-1, descending=True).values
+    sums = ordered.cumsum(-1) - 1
+    place = torch.arange(1, a.shape[-1] + 1, device=a.device).to(a)
+    count = (ordered * place > sums).sum(-1, keepdim=True)
+    return (a - sums.gather(-1, count - 1) / count).clamp_min(0)
+
+
+def _least_squares(design: Tensor, right: Tensor) -> Tensor:
+    """The solution of least norm; also where the columns depend on each other."""
+    return torch.linalg.pinv(design) @ right
+
+
+def _pair(where: str, targets: Any, points: Any) -> tuple[Tensor, Tensor]:
+    z, v = floating(where, "targets", targets), floating(where, "points", points)
+    if z.ndim != 2 or v.ndim != 2 or z.shape[1] != v.shape[1] or not len(v):
+        raise ValueError(
+            f"{where}: targets and points must be [m, e] and [n, e], got {list(z.shape)} and {list(v.shape)}."
+        )
+    dtype = torch.promote_types(z.dtype, v.dtype)
+    return z.to(dtype), v.to(dtype)
+
+
+def _mask(where: str, masked: Any, tokens: int) -> Tensor:
+    """A boolean mask of some but not all tokens; indices are turned into one."""
+    given = torch.as_tensor(masked)
+    if given.dtype != torch.bool or given.shape != (tokens,):
+        raise ValueError(
+            f"{where}: masked must be {tokens} booleans, True where a token is masked, got {given.dtype} of shape "
+            f"{list(given.shape)}."
+        )
+    if bool(given.all()) or not bool(given.any()):
+        raise ValueError(f"{where}: masked must hide some tokens but not all, got {int(given.sum())} of {tokens}.")
+    return given
