@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import warnings
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from lisse.instruments import Stability
 from lisse.instruments.stability import partners
 from lisse.instruments.stability_views import Setting, Views, bijective
 from lisse.maths.diffeomorphism import Diffeomorphism, blurred, deform
+from lisse.maths.relative_stability import coordinate_ratio_interval
+from lisse.models.declaration import SLACK, Normalised
 from lisse.run import Run
 
 
@@ -280,6 +283,36 @@ def test_coordinate_medians_as_the_published_code():
     small = lisse.measure(model, x, Stability(statistic="coordinates"), memory=4 * 40 * 6 * 3 + 100)
     assert list(rows(small)) == ["b"]
     assert any("Left out" in note and "input" in note for note in small.notes)
+
+
+def test_intervals_of_coordinate_medians_cover_the_choice_of_pairs():
+    x, model = pictures(), Network()
+    found = rows(lisse.measure(model, x, Stability(statistic="coordinates")), "deformation_stability")["b"]
+    clean, moved, _ = by_hand(x)[3, 1.0]
+    run = Run(model, lisse.data.as_dataset(x))
+    chosen = torch.randperm(40, generator=run.generator("stability/references"))[:40].sort().values
+    other = chosen[partners(chosen, 0, 40)]
+    with torch.no_grad():
+        y = model(clean)
+        above, below = model(moved[:, 0]) - y, y - y[other]
+    expected = coordinate_ratio_interval(
+        above[:, None], below[:, None], partners=other, generator=run.generator("stability/intervals")
+    )
+    assert found.high == pytest.approx(float(expected.high), rel=1e-3)
+    less = coordinate_ratio_interval(above[:, None], below[:, None], generator=run.generator("stability/intervals"))
+    assert found.high != pytest.approx(float(less.high), rel=1e-2)
+
+
+def test_noise_that_leaves_the_unit_interval_is_no_warning():
+    x = torch.ones(12, 1, 10, 10) * (torch.rand(12, 1, 10, 10, generator=torch.Generator().manual_seed(0)) > 0.5)
+    model = Normalised(Network(), [0.5], [0.5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        profile = lisse.measure(model, x, Stability(delta=3.0, quick=True))
+    radius = value(profile, "noise_radius")
+    assert radius / 10 * 3 > SLACK  # three standard deviations of a pixel's noise: there are such pixels
+    with pytest.warns(UserWarning, match="Normalised: images must lie in"):  # pictures that are off are still told of
+        lisse.measure(Normalised(Network(), [0.5], [0.5]), 2 * x, Stability(quick=True))
 
 
 def test_samples_level_and_quick():
@@ -572,3 +605,15 @@ def test_published_checkpoints_against_a_script_from_the_formulas(name):
     start = last(lisse.measure(fresh, data, Stability(), statistics="batch"))
     assert 0.5 < start.value < 2
     assert start.low > 3 * row.high
+
+
+def test_deformed_samples_are_kept_to_look_at():
+    images = pictures(12)
+    profile = Stability(cut=(2, 3), samples=12, quick=True).measure(linear(), images.clamp(0, 1))
+    arrays = profile["stability"].arrays
+    assert list(arrays) == ["strip/cut=2 delta=1", "strip/cut=3 delta=1"]
+    strip = arrays["strip/cut=3 delta=1"]
+    assert strip.shape == (2, 8, 1, 10, 10)
+    assert strip.dtype == "uint8"
+    assert (strip[0] == images.clamp(0, 1)[:8].mul(255).round().numpy()).all()
+    assert 0 < abs(strip[1].astype(float) - strip[0]).mean() < 128

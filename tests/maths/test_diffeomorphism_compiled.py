@@ -43,6 +43,29 @@ def test_it_gives_what_grid_sample_gives(plainly, cut, delta, dtype):
     assert float((difference != 0).double().mean()) < 0.05 or dtype != torch.uint8
 
 
+@pytest.mark.parametrize(("cut", "delta"), [(2, 0.5), (4, 2.0), (9, 4.0)])
+@pytest.mark.parametrize("shape", [(17, 23), (2, 3), (5, 6), (40, 7)])
+def test_gaussian_is_the_full_sum_over_the_picture(plainly, shape, cut, delta):
+    images = pictures(3, 2, *shape)
+    field = fields(images, cut, delta)
+    h, w = shape
+    u, v = field.to(dtype=torch.float64).displacement.unbind(1)
+    columns, rows = torch.arange(w).double(), torch.arange(h).double()[:, None]
+    x, y = (columns - u).clamp(0, w - 1), (rows - v).clamp(0, h - 1)
+    across, down = ((x[..., None] - columns) ** 2, (y[..., None] - rows[:, 0]) ** 2)  # [n, h, w, places]
+    across, down = (torch.exp(-far / (2 * warp.SIGMA**2)) for far in (across, down))
+    across, down = (weights / weights.sum(-1, keepdim=True) for weights in (across, down))
+    expected = torch.einsum("nyxj,nyxi,ncij->ncyx", across, down, images.double())
+    found = deform(images, field, interpolation="gaussian")
+    torch.testing.assert_close(found.double(), expected, atol=5e-6, rtol=0)  # positions in float32
+    torch.testing.assert_close(plainly(images, field, interpolation="gaussian"), found, atol=2e-5, rtol=0)
+    whole = (images * 255).to(torch.uint8)
+    off = deform(whole, field, interpolation="gaussian").int() - plainly(whole, field, interpolation="gaussian").int()
+    assert int(off.abs().max()) <= 1
+    still = deform(images, field * 0.0, interpolation="gaussian")
+    torch.testing.assert_close(still, warp.blurred(images), atol=1e-6, rtol=0)
+
+
 def test_it_is_closer_to_float64_than_grid_sample_is(plainly):
     images = pictures(2, 1, 150, 150)
     field = fields(images, 5, 6.0)

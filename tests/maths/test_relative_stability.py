@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lisse.maths import stability_loops
 from lisse.maths.relative_stability import (
     centre,
     coordinate_medians,
@@ -200,8 +201,70 @@ def test_coordinate_intervals_cover_and_are_paired():
     assert float(few.high) != float(coordinate_ratio_interval(z[0], z[1], generator=seeded()).high)
 
 
+def test_the_interval_of_coordinate_medians_covers_the_choice_of_the_partners():
+    # x - z of standard normals has the law of √2 times one: the ratio is 1. Of 100 intervals at 95 %.
+    n, chosen, hits = 200, 20, {"without": 0, "with": 0}
+    samples = torch.arange(n)
+    partners = torch.where(samples < chosen, (samples + 1) % chosen, samples % chosen)
+    for seed in range(100):
+        x, above = torch.randn(2, n, 3, generator=seeded(seed), dtype=torch.float64)
+        for name, given_ in (("without", None), ("with", partners)):
+            found = coordinate_ratio_interval(2**0.5 * above, x - x[partners], partners=given_, generator=seeded(seed))
+            hits[name] += int(found.low <= 1 <= found.high)
+    assert hits["with"] >= 100 * (0.95 - 3 * (0.95 * 0.05 / 100) ** 0.5)
+    assert hits["without"] < hits["with"]
+    few = coordinate_ratio_interval(x[:4], x[:4] + 1, partners=torch.tensor([1, 0, 3, 2]), generator=seeded(1))
+    assert float(few.value) > 0
+    assert math.isnan(float(few.low))  # every pair of some group's complement is gone
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 3), (9, 5000), (300, 1000)])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_compiled_loops_give_what_torch_gives(monkeypatch, shape, threads):
+    pytest.importorskip("numba", reason="the compiled loops need numba (lisse[fast])")
+    a, b = (torch.randn(*shape, generator=seeded(s)) for s in (0, 1))
+    rows = torch.randint(shape[0], (shape[0],), generator=seeded(2))
+    assert stability_loops.fits(a, b)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(stability_loops, "ALONE", 1000)
+    ours = [squared_distances(a, b), squared_distances(a, b, rows=rows), squared_distances(a, b[:1], rows=rows * 0)]
+    assert squared_distances(a[:0], b[:0]).shape == (0,)
+    nan = a.clone()
+    nan[-1, -1] = math.nan
+    assert squared_distances(nan, b).isnan().tolist() == [False] * (shape[0] - 1) + [True]
+    monkeypatch.setattr(stability_loops, "_loops", lambda: None)
+    plain = [squared_distances(a, b), squared_distances(a, b, rows=rows), squared_distances(a, b[:1], rows=rows * 0)]
+    for mine, theirs in zip(ours, plain, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=0)
+
+
+@given(
+    st.integers(2, 40),
+    st.integers(1, 3),
+    st.integers(100, 1100),
+    st.integers(1, 6),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+@settings(max_examples=25, deadline=None)
+def test_compiled_medians_of_resamples_are_torchs(n, k, resamples, ties, pairs, seed):
+    pytest.importorskip("numba", reason="the compiled loops need numba (lisse[fast])")
+    values = torch.randint(ties, (n, k), generator=seeded(seed)).double()
+    counts = resample_counts(n, resamples=resamples, generator=seeded(seed + 1))
+    if pairs:  # some resamples then draw nothing
+        counts = pair_counts(counts, torch.arange(n).roll(1))
+    ours = resampled_centre(values, counts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stability_loops, "_loops", lambda: None)
+        assert torch.equal(ours.nan_to_num(-1), resampled_centre(values, counts).nan_to_num(-1))
+
+
 def test_bad_arguments():
     x = torch.ones(4, 3)
+    with pytest.raises(ValueError, match="squared_distances: rows must lie in 0 … 3, got 0 … 4"):
+        squared_distances(x, x, rows=torch.tensor([0, 1, 2, 4]))
+    with pytest.raises(ValueError, match=r"partners must have one entry per sample \[4\], got \[3\]"):
+        coordinate_ratio_interval(x, x, partners=torch.tensor([1, 0, 1]))
     with pytest.raises(ValueError, match=r"squared_distances: b must match a, \[4, 3\], got \[4, 2\]"):
         squared_distances(x, x[:, :2])
     with pytest.raises(ValueError, match=r"squared_distances: b must match a, \[4, 3\], got \[3, 3\]"):

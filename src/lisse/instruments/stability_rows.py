@@ -94,7 +94,7 @@ def stability_rows(
     n = len(found[0].apart)
     ratios: Callable[..., dict[str, Interval]]
     if statistic == "coordinates":
-        ratios = _Coordinates(level, interval, generator)
+        ratios = _Coordinates(level, interval, pairs, generator)
     else:
         counts = resample_counts(n, generator=generator()) if interval else None
         both = None if counts is None else pair_counts(counts, pairs)
@@ -153,6 +153,7 @@ class _Coordinates:
 
     level: float
     interval: bool
+    pairs: Tensor
     generator: Callable[[], torch.Generator]
 
     def __call__(self, found: Found, setting: int) -> dict[str, Interval]:
@@ -165,7 +166,11 @@ class _Coordinates:
         for name, above, below in _RATIOS:
             if self.interval:
                 ratios[name] = coordinate_ratio_interval(
-                    values[above], values[below], level=self.level, generator=self.generator()
+                    values[above],
+                    values[below],
+                    level=self.level,
+                    partners=self.pairs if below == "apart" else None,
+                    generator=self.generator(),
                 )
                 continue
             top, bottom = (coordinate_medians(values[side].flatten(0, 1)) for side in (above, below))

@@ -27,6 +27,11 @@ class Setting:
     ensemble: Diffeomorphism
     temperature: float
 
+    @property
+    def name(self) -> str:
+        """As in ``Row.where()``."""
+        return f"cut={self.cut:g} delta={self.delta:g}"
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -98,6 +103,14 @@ class Views:
                 some.append(torch.stack(column, 1))
         shift, tries, whole = (torch.cat(some) for some in kept)
         return Drawn(shift, tries, whole)
+
+    def strip(self, setting: Setting, drawn: Drawn, count: int) -> Tensor:
+        """The first samples as they are and deformed, to look at: bytes ``[2, count, c, h, w]``."""
+        (batch,) = self.run.data.batches(count, stop=count, device=self.run.device)
+        assert isinstance(batch.inputs, Tensor)  # fits() has looked
+        moved = self.deformed(batch.inputs, setting, 0, 0, drawn.tries[:count, 0])
+        both = torch.stack([self.clean(batch.inputs), moved]).float()
+        return both.clamp(0, 1).mul(255).round().to(torch.uint8).cpu()
 
     def _accepted(self, setting: Setting, number: int, start: int, good: Tensor) -> Tensor:
         """How many proposals of each sample fold before the first that does not; ``good`` says which need none more."""

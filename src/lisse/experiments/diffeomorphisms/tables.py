@@ -15,8 +15,9 @@ from lisse.experiments.diffeomorphisms.plan import Settings
 from lisse.experiments.diffeomorphisms.result import D, G, R, Result, Results, level, mean_error, positive_error
 from lisse.experiments.diffeomorphisms.stripe import last_octave
 from lisse.experiments.form import Finding
+from lisse.instruments import stability_fits
 from lisse.maths.intervals import Interval
-from lisse.maths.power_law import PowerLaw, geometric_mean, power_law
+from lisse.maths.power_law import PowerLaw, geometric_mean
 from lisse.profile_file import writing
 
 LETTERS = {R: "R", D: "D", G: "G"}
@@ -27,17 +28,19 @@ RATIO, ERROR, FIT = 0.6, 0.05, 0.6
 def error_law(results: Results, chosen: Settings, source: Source, quantity: str = R, *, which: str = "trained",
               cut: int | None = None, delta: float = 1.0, slope: float | None = None) -> PowerLaw | None:  # fmt: skip
     """log test error over the log of a quantity, one point per architecture (geometric means over seeds)."""
-    points = []
+    cut = chosen.cut if cut is None else cut
+    networks, errors = [], []
     for architecture in chosen.architectures:
         some = results.of(source, architecture.name)
-        found = level(some, quantity, which, cut=chosen.cut if cut is None else cut, delta=delta)
+        there = [one.profiles[which] for one in some if one.output(quantity, which, cut=cut, delta=delta) is not None]
         error = positive_error(some)
-        if found is not None and error is not None:
-            points.append((float(found.value), error))
-    if len(points) < 3 or len({x for x, _ in points}) < 2:
+        if there and error is not None:
+            networks.append(there)
+            errors.append(error)
+    values = {float(stability_fits.over_seeds(one, quantity, cut=cut, delta=delta).value) for one in networks}
+    if len(networks) < 3 or len(values) < 2:
         return None
-    x, y = torch.tensor(points, dtype=torch.float64).T
-    return power_law(x, y, slope=slope)
+    return stability_fits.error_law(networks, errors, quantity, slope=slope, cut=cut, delta=delta)
 
 
 def stripe_levels(results: Results, chosen: Settings) -> list[tuple[int, Interval]]:
@@ -134,11 +137,15 @@ def _curves(results: Results, chosen: Settings, sources: Sequence[Source]) -> It
 
 def size_law(results: Results, source: Source, name: str) -> PowerLaw | None:
     """R over P."""
-    pairs = [(p, level(results.of(source, name, p), R, cut=source.cuts[0])) for p in results.sizes(source, name)]
-    known = [(p, float(found.value)) for p, found in pairs if found is not None]
+    cut = source.cuts[0]
+    known = {}
+    for p in results.sizes(source, name):
+        some = [one for one in results.of(source, name, p) if one.output(R, cut=cut) is not None]
+        if some:
+            known[p] = [one.profiles["trained"] for one in some]
     if len(known) < 3:
         return None
-    return power_law(torch.tensor([float(p) for p, _ in known]), torch.tensor([value for _, value in known]))
+    return stability_fits.size_law(list(known.values()), list(known), R, cut=cut, delta=1.0)
 
 
 def _laws(results: Results, chosen: Settings, source: Source, paper: bool) -> Iterator[Finding]:

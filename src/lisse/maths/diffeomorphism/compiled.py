@@ -1,9 +1,9 @@
-"""Bilinear deformation on a CPU as one compiled loop: a row's displacements stay in the cache, no grid is written.
+"""Bilinear and Gaussian deformation on a CPU as one compiled loop each.
 
-``grid_sample`` needs a grid of two numbers a pixel, which is written and read again through memory that was never
-touched before; at 224² that costs as much as the interpolation. It also takes positions to [-1, 1] and back, which
-rounds; here they stay in pixels, so that zero fields are the identity. Needs numba (``lisse[fast]``); without it
-:func:`~lisse.maths.diffeomorphism.deform` uses ``grid_sample``.
+A row's displacements stay in the cache, and no grid is written. ``grid_sample`` needs one of two numbers a pixel, which
+goes through memory that was never touched before; at 224² that costs as much as the interpolation. It also takes
+positions to [-1, 1] and back, which rounds; here they stay in pixels, so that zero fields are the identity. Needs numba
+(``lisse[fast]``); without it :func:`~lisse.maths.diffeomorphism.deform` uses ``grid_sample``.
 """
 
 from __future__ import annotations
@@ -37,6 +37,15 @@ def fits(images: Tensor, field: Field) -> bool:
 
 def bilinear(images: Tensor, field: Field) -> Tensor:
     """Contiguous float32 ``images`` ``[n, c, h, w]`` deformed by n fields (or one), as :func:`deform` defines it."""
+    return _deformed(images, field, _kernel(), ())
+
+
+def gaussian(images: Tensor, field: Field, *, sigma: float) -> Tensor:
+    """The same with Gaussian weights of width ``sigma`` pixels, over 6 × 6 pixels."""
+    return _deformed(images, field, _gaussian_kernel(), (np.float32(1 / sigma**2),))
+
+
+def _deformed(images: Tensor, field: Field, kernel: Callable[..., None], more: tuple[Any, ...]) -> Tensor:
     n, _, h, w = images.shape
     side = field.cu.shape[-1]
     across, down = (sines(k, side, field.grid, torch.float32, images.device) for k in (w, h))
@@ -55,7 +64,7 @@ def bilinear(images: Tensor, field: Field) -> Tensor:
         def work(start: int, first: int = first, along: np.ndarray = along, block: int = block) -> None:
             stop = min(start + size, first + block, n)
             mine = along[start - first : stop - first] if len(field) > 1 else along
-            _kernel()(source[start:stop], mine, rows, result[start:stop])
+            kernel(source[start:stop], mine, rows, result[start:stop], *more)
 
         starts = range(first, min(first + block, n), size)
         threads = min(torch.get_num_threads(), len(starts))
@@ -71,16 +80,23 @@ def bilinear(images: Tensor, field: Field) -> Tensor:
 @cache
 def _kernel() -> Callable[..., None] | Any:
     """The compiled loop, or None without numba. The machine code is kept between processes."""
+    # Products and sums may fuse; NaN and infinity stay what they are.
+    return _compiled(_warp, "", {"contract", "nsz"})
+
+
+@cache
+def _gaussian_kernel() -> Any:
+    return _compiled(_gaussian_warp, ", float32", {"contract", "nsz", "reassoc"})
+
+
+def _compiled(loop: Callable[..., None], more: str, fastmath: set[str]) -> Any:
     try:
         import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
         return None
     images, factors = "float32[:, :, :, ::1]", "float32[:, ::1]"
-    # Products and sums may fuse; NaN and infinity stay what they are.
-    compiled = numba.njit(
-        f"void({images}, {images}, {factors}, {images})", nogil=True, cache=True, fastmath={"contract", "nsz"}
-    )
-    return compiled(_warp)
+    signature = f"void({images}, {images}, {factors}, {images}{more})"
+    return numba.njit(signature, nogil=True, cache=True, fastmath=fastmath)(loop)
 
 
 def _warp(images: Any, along: Any, down: Any, result: Any) -> None:  # pragma: no cover - runs as machine code
@@ -125,3 +141,67 @@ def _warp(images: Any, along: Any, down: Any, result: Any) -> None:  # pragma: n
                     upper = pixels[a] + u[x] * (pixels[b] - pixels[a])
                     lower = pixels[c] + u[x] * (pixels[d] - pixels[c])
                     out[x] = upper + v[x] * (lower - upper)
+
+
+def _gaussian_warp(  # pragma: no cover - runs as machine code
+    images: Any, along: Any, down: Any, result: Any, sharpness: Any
+) -> None:
+    n, channels, h, w = images.shape
+    side = along.shape[2]
+    u, v = np.empty(w, np.float32), np.empty(w, np.float32)
+    zero, last, bottom, half = np.float32(0), np.float32(w - 1), np.float32(h - 1), np.float32(0.5)
+    across, up = np.empty(6, np.float32), np.empty(6, np.float32)
+    # With f the part of a position after the point, exp(-(f - k)²/2σ²) is exp(-k²/2σ²) qᵏ, q = exp(f/σ²), up to a
+    # factor that the normalisation takes out: one exponential along each axis in place of six.
+    fixed = np.empty(6, np.float32)
+    for k in range(6):
+        fixed[k] = np.exp(-half * sharpness * np.float32((k - 2) * (k - 2)))
+    for m in range(n):
+        factors = along[m if along.shape[0] > 1 else 0]
+        for y in range(h):
+            u[:] = zero
+            v[:] = zero
+            for j in range(side):
+                sine = down[y, j]
+                for x in range(w):
+                    u[x] += sine * factors[0, j, x]
+                    v[x] += sine * factors[1, j, x]
+            for x in range(w):
+                column, row = np.float32(x) - u[x], np.float32(y) - v[x]
+                column = column if column > zero else zero
+                row = row if row > zero else zero
+                column = column if column < last else last
+                row = row if row < bottom else bottom
+                x0, y0 = np.int64(column), np.int64(row)
+                for axis in range(2):
+                    weights = across if axis == 0 else up
+                    place, size = (x0, w) if axis == 0 else (y0, h)
+                    part = column - np.float32(x0) if axis == 0 else row - np.float32(y0)
+                    q = np.exp(sharpness * part)
+                    power, total = np.float32(1) / (q * q), zero
+                    for k in range(6):
+                        inside = place + k >= 2 and place + k < size + 2
+                        weights[k] = fixed[k] * power if inside else zero
+                        total += weights[k]
+                        power *= q
+                    for k in range(6):
+                        weights[k] /= total
+                whole = x0 >= 2 and x0 < w - 3
+                for channel in range(channels):
+                    value = zero
+                    for i in range(6):
+                        below = y0 + i - 2
+                        if below < 0 or below >= h:
+                            continue
+                        line = images[m, channel, below]
+                        sum_ = zero
+                        if whole:
+                            some = line[x0 - 2 : x0 + 4]
+                            for k in range(6):
+                                sum_ += across[k] * some[k]
+                        else:
+                            begin: Any = max(0, 2 - x0)
+                            for k in range(begin, min(6, w + 2 - x0)):
+                                sum_ += across[k] * line[x0 + k - 2]
+                        value += up[i] * sum_
+                    result[m, channel, y, x] = value

@@ -49,7 +49,8 @@ def deform(
 
     Cost: O(c) per pixel for the field and O(1) for the interpolation, in chunks, so that beside the result memory does
     not grow with n. Bilinear never writes the field to memory: on a CUDA device it is one Triton kernel, on a CPU with
-    numba (``lisse[fast]``) one compiled loop; both differ from ``grid_sample`` in the last bits of positions.
+    numba (``lisse[fast]``) one compiled loop, as is Gaussian; they differ from ``grid_sample`` in the last bits of
+    positions.
     """
     images = torch.as_tensor(images)
     field = torch.as_tensor(field) if isinstance(field, np.ndarray) else field
@@ -64,6 +65,8 @@ def deform(
             for route in (fused, compiled):
                 if route.fits(images, field):
                     return route.bilinear(images.contiguous(), field)
+        elif interpolation == "gaussian" and compiled.fits(images, field):
+            return compiled.gaussian(images.contiguous(), field, sigma=SIGMA)
     else:
         field = field.to(images.device, dtype)
         if check and not bool(torch.isfinite(field).all()):
@@ -180,10 +183,13 @@ def _back(values: Tensor, dtype: torch.dtype) -> Tensor:
 def _sampled(images: Tensor, field: Field | Tensor, *, interpolation: str) -> Tensor:
     if interpolation == "nearest":
         return _nearest(images, *_positions(field))
+    if interpolation in ("bilinear", "gaussian") and isinstance(field, Field) and compiled.fits(images, field):
+        images = images.contiguous()  # bytes and half precision, converted
+        if interpolation == "gaussian":
+            return compiled.gaussian(images, field, sigma=SIGMA)
+        return compiled.bilinear(images, field)
     if interpolation == "gaussian":
         return _gaussian(images, *_positions(field))
-    if interpolation == "bilinear" and isinstance(field, Field) and compiled.fits(images, field):
-        return compiled.bilinear(images.contiguous(), field)  # bytes and half precision, converted
     grid = _normalised(field).expand(len(images), -1, -1, -1)
     if interpolation == "bicubic":
         grid = grid.clamp(-1, 1)  # bicubic sampling clamps the neighbours it reads, not the position
