@@ -104,6 +104,17 @@ def test_pairs_tsv(tmp_path):
     assert headed.targets.tolist() == [0, 1]
 
 
+def test_pairs_csv(tmp_path):
+    """Quotation marks hold commas, ends of lines and, doubled, themselves."""
+    content = 'id,first,second\n1,"one, two",three\n2,"four\nfive","six ""seven"""\n'
+    data = load_data(write(tmp_path / "a.csv", content) + "?label=id")
+    assert data.lengths.tolist() == [5, 4]
+    assert data.partner.lengths.tolist() == [3, 6]
+    assert data.targets.tolist() == [1, 2]
+    plain = load_data(write(tmp_path / "b.csv", "one two,three\n"))
+    assert (plain.lengths.tolist(), plain.partner.lengths.tolist()) == ([4], [3])
+
+
 def test_tokenizers_given_as_objects(tmp_path):
     spec = write(tmp_path / "a.txt", "abc\nde\n")
     data = load_data(spec, tokenizer=lambda text: [ord(c) for c in text])
@@ -162,7 +173,7 @@ def test_synthetic_sentences_are_pairs_that_differ_by_not():
         ("a.txt", b"x", "?encoding=klingon", "encoding must be one that Python knows, got 'klingon'"),
         ("a.txt", b"x", "?length=1", "length must be at least 2 tokens, got 1"),
         ("a.txt", b"x", "?vocabulary=5", "vocabulary must be at least 6, got 5"),
-        ("a.txt", b"x", "?first=b", "must name columns of a .jsonl or .tsv file"),
+        ("a.txt", b"x", "?first=b", "must name columns of a .jsonl, .tsv or .csv file"),
         ("a.jsonl", b'{"text": "x"}\n{"text": \n', "", "JSON object in each line, got an error in line 2"),
         ("a.jsonl", b"[1]\n", "", "got list in line 1"),
         ("a.jsonl", b"[" * 100_000, "", "got an error in line 1"),

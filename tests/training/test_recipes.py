@@ -90,7 +90,7 @@ def test_the_papers_recipes_are_the_papers():
 
 def test_every_paper_recipe_has_a_short_form_of_a_tenth_of_its_epochs():
     long = [name for name in RECIPES if not name.endswith("-short") and name != "default"]
-    assert len(long) == 9
+    assert len(long) == 10
     most = {name: RECIPES[name].epochs for name in long} | {"diffeomorphisms": 350}  # the paper has 250 to 350
     for name in long:
         assert RECIPES[f"{name}-short"].epochs == max(1, round(most[name] / 10))
@@ -100,7 +100,7 @@ def test_every_constant_is_listed_and_has_a_source():
     constants = [value for value in vars(recipes).values() if isinstance(value, Recipe)]
     assert all(any(value is listed for listed in RECIPES.values()) for value in constants)
     source = Path(recipes.__file__).read_text("utf-8")
-    assert all(key in source for key in ("[petrini2021]", "[chen2024]", "[beshkov2022]"))
+    assert all(key in source for key in ("[petrini2021]", "[chen2024]", "[beshkov2022]", "[he2022]"))
 
 
 @pytest.mark.parametrize(

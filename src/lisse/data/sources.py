@@ -77,11 +77,11 @@ SOURCES: dict[str, Source] = {
     "imagenet": Source("imagenet?size=224", "ImageNet, from your own folder", images.imagenet),
     "folder": Source("folder:DIR?size=64", "a folder of images, one folder per class", images.folder, "argument"),
     "npz": Source("npz:FILE", "arrays in a NumPy .npz file (or just FILE.npz)", arrays.npz, "argument"),
-    "text": Source("text:FILE?tokenizer=words", "a text a line, or .jsonl / .tsv pairs", text.text, "argument"),
+    "text": Source("text:FILE?tokenizer=words", "a text a line, or .jsonl / .tsv / .csv pairs", text.text, "argument"),
     "hfdata": Source("hfdata:NAME", "any Hugging Face data set (extra: datasets)", hub.hub, "argument"),
 }
 #: Files that can be given without a prefix.
-ENDINGS = {".npz": "npz", ".txt": "text", ".jsonl": "text", ".ndjson": "text", ".tsv": "text"}
+ENDINGS = {".npz": "npz", ".txt": "text", ".jsonl": "text", ".ndjson": "text", ".tsv": "text", ".csv": "text"}
 
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -279,6 +279,6 @@ def _unknown(spec: str, head: str) -> ValueError:
     ask = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     have = ", ".join(source.spec.partition("?")[0] for source in SOURCES.values())
     return ValueError(
-        f"load_data: spec must be one of {have}, a file (.npz, .txt, .jsonl, .tsv), a folder of images or "
+        f"load_data: spec must be one of {have}, a file (.npz, .txt, .jsonl, .tsv, .csv), a folder of images or "
         f"package.module:factory, got {spec!r}.{ask or ' Check the spelling and the path.'}"
     )

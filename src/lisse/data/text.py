@@ -1,7 +1,9 @@
-"""Text: files with one text a line, and pair files (jsonl, tsv) whose second side becomes the partner."""
+"""Text: files with one text a line, and pair files (jsonl, tsv, csv) whose second side becomes the partner."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
@@ -69,7 +71,7 @@ def text(
     second: str = "",
     label: str = "",
 ) -> Dataset:
-    """A text file: one text a line (empty lines are skipped), or a .jsonl or .tsv file of texts or pairs.
+    """A text file: one text a line (empty lines are skipped), or a .jsonl, .tsv or .csv file of texts or pairs.
 
     In a pair file ``first`` and ``second`` name the columns (the usual names are found without), and ``label`` a column
     of targets: numbers stay numbers (integers where all are whole and at least 0), words become classes. Every side is
@@ -81,15 +83,16 @@ def text(
     content = read_text(file, encoding)
     request.whole(str(file))
     name = file.name.split(".")[0]
-    if kind in (".jsonl", ".ndjson", ".tsv"):
+    if kind in (".jsonl", ".ndjson", ".tsv", ".csv"):
         given = {first, second, label} - {""}
-        table = _jsonl(content, file) if kind != ".tsv" else _tsv(content, file, given)
+        cells = {".tsv": _tabs, ".csv": _commas}.get(kind)
+        table = _jsonl(content, file) if cells is None else _columns(cells(content, file), file, given)
         sides = _sides(table, file, first, second)
     else:
         if first or second or label:
             raise ValueError(
-                f"load_data: first, second and label must name columns of a .jsonl or .tsv file, got {file.name}. "
-                "Leave them out."
+                f"load_data: first, second and label must name columns of a .jsonl, .tsv or .csv file, got {file.name}."
+                " Leave them out."
             )
         # Only "\n" ends a line: str.splitlines also cuts at form feeds and at U+0085 and U+2028, which occur in texts.
         lines = [(number, line.strip()) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
@@ -130,12 +133,30 @@ def _jsonl(content: str, file: Path) -> Table:
     return Table(rows, numbers)
 
 
-def _tsv(content: str, file: Path, given: set[str]) -> Table:
-    """Tab-separated; the first line is a header if it has the names ``given`` or known ones.
+def _tabs(content: str, file: Path) -> list[tuple[int, list[str]]]:
+    """The cells of each line of a tab-separated file, as they stand: a quotation mark is a letter there."""
+    return [(number, line.removesuffix("\r").split("\t")) for number, line in enumerate(content.split("\n"), 1)]
+
+
+def _commas(content: str, file: Path) -> list[tuple[int, list[str]]]:
+    """The cells of each row of a comma-separated file; a cell in quotation marks may hold commas and ends of lines."""
+    reader = csv.reader(io.StringIO(content, newline=""), strict=True)
+    rows: list[tuple[int, list[str]]] = []
+    try:
+        rows.extend((reader.line_num, row) for row in reader)
+    except csv.Error as error:
+        raise ValueError(
+            f"load_data: {file} must be comma-separated, got an error in line {reader.line_num}: {error}. "
+            "Check its quotation marks."
+        ) from error
+    return rows
+
+
+def _columns(numbered: list[tuple[int, list[str]]], file: Path, given: set[str]) -> Table:
+    """Rows of cells; the first is a header if it has the names ``given`` or known ones.
 
     Without a header the columns are first, second, column3, …
     """
-    numbered = ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(content.split("\n"), 1))
     lines = [(number, row) for number, row in numbered if any(cell.strip() for cell in row)]
     if not lines:
         return Table([], [])
@@ -148,7 +169,7 @@ def _tsv(content: str, file: Path, given: set[str]) -> Table:
         if len(row) != len(top):
             raise ValueError(
                 f"load_data: {file} must have {len(top)} columns in every line, got {len(row)} in line {number}. "
-                "Check its tabs."
+                "Check what is between its cells."
             )
     body = lines[1:] if header else lines
     return Table([dict(zip(names, row, strict=True)) for _, row in body], [number for number, _ in body])

@@ -16,6 +16,9 @@ from lisse.experiments.form import About, Claim, Finding, Outcome, Scale, Study,
 PAPERS: dict[str, str] = {
     "topolip": "how the shape of the data changes along depth in ten networks, and their robustness",
     "diffeomorphisms": "how networks answer to smooth deformations relative to noise, and their test error",
+    "masked_autoencoders": "five questions about masked autoencoders: kernels, stability, decoders, masked patches",
+    "regularity": "how much attention stretches, against its bounds, and negation in a masked language model",
+    "isometry": "networks that keep distances within classes: linked rings, a torus, and MNIST under attack",
 }
 
 __all__ = ["PAPERS", "About", "Claim", "Finding", "Outcome", "Scale", "Study", "Task", "study"]

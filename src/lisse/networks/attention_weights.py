@@ -40,8 +40,15 @@ class AttentionWeights:
         values = [norm_interval(one).upper for one in self.value]
         a = []
         for q, k in zip(self.query, self.key, strict=True):
-            error = 16 * (q.shape[0] + 8) * ROUNDING * float(q.norm()) * float(k.norm())
-            a.append(norm_interval(k.T @ q, error=error).upper * self.scale)
+            size = float(q.norm()) * float(k.norm())
+            error = 16 * (q.shape[0] + 8) * ROUNDING * size
+            matrix = k.T @ q if 2 * len(q) >= q.shape[1] else None
+            if matrix is None:
+                # The rank is small: kᵀq has the norm of the product of the two triangular factors, each of which has a
+                # relative error of order d h u ([higham2002] thm. 19.4).
+                matrix = torch.linalg.qr(k.T).R @ torch.linalg.qr(q.T).R.T
+                error += 32 * q.numel() * ROUNDING * size
+            a.append(norm_interval(matrix, error=error).upper * self.scale)
         bias = torch.einsum("mhd,mh->md", self.key, self.query_bias).norm(dim=1)
         edge = 1 + 1e-12
         return (
@@ -65,6 +72,8 @@ def attention_weights(module: nn.Module) -> AttentionWeights | None:
         scale = (module.heads / module.width) ** 0.5
         return _weights(module.query, module.key, module.value, module.out, module.heads, scale)
     if isinstance(module, SplitHeadAttention):
+        if not module.plain:
+            return None  # another kernel: the bounds of the dot product do not speak of it
         parts = zip(module.qkv.weight.chunk(3), _bias(module.qkv).chunk(3), strict=True)
         (q, bq), (k, _), (v, bv) = parts
         scale = (module.heads / module.width) ** 0.5

@@ -10,7 +10,7 @@ from torch import Tensor
 from lisse import taps
 from lisse.data import Batch, Dataset
 from lisse.training.feed import fits
-from lisse.training.plan import Plan, output_of
+from lisse.training.plan import Plan
 from lisse.training.result import Score, binomial_interval
 
 # A batch has at most so many samples, and no more than so many numbers unless the recipe's batches have.
@@ -49,9 +49,11 @@ class Evaluation:
                     batch = _moved(batch, device)
                     inputs = precision.convert_input(self._laid(batch.inputs))
                     with precision.forward_context():
-                        output = precision.convert_output(output_of(taps.feed(model, inputs)))
+                        output, own = plan.outcome(model, inputs)
+                        output = precision.convert_output(output)
                     count = min(self.batch, len(data) - start)
-                    sums[0] += plan.loss(output, batch.targets).detach() * count
+                    value = plan.loss(output, batch.targets) if own is None else own
+                    sums[0] += value.detach() * count
                     if plan.labels:
                         sums[1] += (output.argmax(1) == batch.targets).sum()
         finally:

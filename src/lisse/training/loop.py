@@ -18,7 +18,7 @@ from lisse.training.feed import Feed, keyed
 from lisse.training.folder import Folder
 from lisse.training.moment import Moment, When
 from lisse.training.optimiser import load_state, optimiser_for, state_tensors
-from lisse.training.plan import Plan, output_of, weights_digest
+from lisse.training.plan import Plan, weights_digest
 from lisse.training.result import Log, Score, Training
 from lisse.training.schedule import rate_factor
 
@@ -170,13 +170,13 @@ class Loop:
         for augment in plan.augment:
             batch = batch._replace(inputs=augment(batch.inputs))  # type: ignore[arg-type]
         if reader is None:
-            output = output_of(taps.feed(self.network, batch.inputs))
-            total = task = plan.loss(output, batch.targets)
+            output, own = plan.outcome(self.network, batch.inputs)
+            total = task = plan.loss(output, batch.targets) if own is None else own
             values = [task]
         else:
             with reader.reading() as seen:
-                output = output_of(taps.feed(self.network, batch.inputs))
-            task = plan.loss(output, batch.targets)
+                output, own = plan.outcome(self.network, batch.inputs)
+            task = plan.loss(output, batch.targets) if own is None else own
             found = reader.values(seen, batch)
             total = task
             for penalty, value in zip(reader.penalties, found, strict=True):

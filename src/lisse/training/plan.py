@@ -45,6 +45,16 @@ class Plan:
     head: nn.Module | None
     labels: bool
     config: dict[str, Any]
+    own: taps.Tap | None = None  # where a network that brings its own loss gives it
+
+    def outcome(self, network: nn.Module, inputs: Any) -> tuple[Any, Tensor | None]:
+        """The network's scores, and the loss that it brings itself (a masked autoencoder), where it does."""
+        if self.own is None:
+            return output_of(taps.feed(network, inputs)), None
+        seen: list[Tensor] = []
+        with taps.tapped(self.model, [self.own], lambda _, value: seen.append(value)):
+            output = output_of(taps.feed(network, inputs))
+        return output, seen[-1]
 
 
 def planned(
@@ -101,11 +111,19 @@ def planned(
     classes = _classes(model, data, "data")
     if test is not None:
         _classes(model, test, "test")
-    labels = all(_are_labels(some, classes) for some in (data, test) if some is not None)
+    own = _own_loss(model, data) if loss is None else None
+    labels = own is None and all(_are_labels(some, classes) for some in (data, test) if some is not None)
     for which, some in (("data", data), ("test", test)):
-        if some is not None:
+        if some is not None and own is None:
             _check_targets(which, some, classes, loss)
-    if loss is None:
+    if own is not None:
+        loss, said_loss = _never, "of the network"
+        if recipe.label_smoothing:
+            raise ValueError(
+                f"train: label_smoothing must be 0 for {type(taps.plain(model)).__name__}, which brings its own loss, "
+                f"got {recipe.label_smoothing}. It belongs to the cross-entropy."
+            )
+    elif loss is None:
         loss = functools.partial(nn.functional.cross_entropy, label_smoothing=recipe.label_smoothing)
         said_loss = "cross_entropy"
     else:
@@ -141,7 +159,7 @@ def planned(
         "head": head,
         "_versions": {"lisse": lisse.__version__, "torch": str(torch.__version__)},
     }
-    return Plan(model, data, test, recipe, seed, loss, reader, crops, more, callbacks, found, labels, config)
+    return Plan(model, data, test, recipe, seed, loss, reader, crops, more, callbacks, found, labels, config, own)
 
 
 def output_of(output: Any) -> Any:
@@ -197,6 +215,34 @@ def _check_finite(model: nn.Module, data: Dataset, test: Dataset | None) -> None
                     f"train: {which} must hold finite numbers, got nan or inf in sample {sample} of {some.name!r}. "
                     "Leave it out, or mend it."
                 )
+
+
+def _own_loss(model: nn.Module, data: Dataset) -> taps.Tap | None:
+    """Where a network puts its own loss: ``loss`` in its output, or in that of the network inside a normalised one."""
+    example, root = _example(model, data), taps.plain(model)
+    names = {name for name, _ in root.named_modules()}
+    for module in ("", "network"):
+        tap = taps.Tap("loss", module, path=("loss",))
+        seen: list[Tensor] = []
+        if module not in names:
+            continue
+
+        def on(_: taps.Tap, value: Tensor, seen: list[Tensor] = seen) -> None:
+            seen.append(value)
+
+        with taps.still(model, seed=0):
+            try:
+                with taps.tapped(model, [tap], on) as running:
+                    taps.feed(running, example)
+            except RuntimeError:  # there is no tensor of that name
+                continue
+        if [value.ndim for value in seen] == [0]:
+            return tap
+    return None
+
+
+def _never(output: Any, targets: Any) -> Tensor:
+    raise RuntimeError("train: the network brings its own loss")
 
 
 def _single(loss: Loss) -> Loss:

@@ -8,6 +8,7 @@ from lisse.maths.bounds.attention import (
     lookup_norm,
     query_lipschitz,
 )
+from lisse.maths.bounds.attention_near import attention_near, attention_on_hull, keys_near, keys_on_hull
 from lisse.maths.bounds.attention_on_measures import (
     mean_field_attention,
     mean_field_attention_below,
@@ -15,6 +16,7 @@ from lisse.maths.bounds.attention_on_measures import (
     sequence_attention,
 )
 from lisse.maths.bounds.bound import Bound, Hypothesis
+from lisse.maths.bounds.isometric import entropy_gradient, sample_gradient_norms, translation_gradient_norm
 from lisse.maths.bounds.topolip import (
     attention_order,
     attention_terms,
@@ -36,14 +38,19 @@ __all__ = [
     "Bound",
     "Hypothesis",
     "attention_gaussian",
+    "attention_near",
     "attention_on_ball",
+    "attention_on_hull",
     "attention_order",
     "attention_terms",
     "batch_norm_lipschitz",
     "boltzmann_gibbs_lipschitz",
     "convolution_order",
     "convolution_tail_probability",
+    "entropy_gradient",
     "key_lipschitz",
+    "keys_near",
+    "keys_on_hull",
     "layer_norm_lipschitz",
     "lookup_norm",
     "mean_field_attention",
@@ -51,6 +58,7 @@ __all__ = [
     "mean_field_multi_head",
     "query_lipschitz",
     "resnet_order",
+    "sample_gradient_norms",
     "sequence_attention",
     "tail_probability",
     "topolip_attention",
@@ -59,4 +67,5 @@ __all__ = [
     "topolip_resnet",
     "topolip_transformer",
     "transformer_order",
+    "translation_gradient_norm",
 ]

@@ -48,7 +48,9 @@ def attention_on_ball(
     query, :math:`W_1(\Psi_{G_x}\mu, \Psi_{G_y}\mu) \le \|G\|_{Lip,\infty}\mathrm{diam}/\varepsilon\cdot d(x, y)`;
     changing the measure, :math:`|\Psi_{G}\mu(f) - \Psi_G\nu(f)| = |\int G(f - c)\,d(\mu-\nu)|/\mu(G)` with
     :math:`c = \Psi_G\nu(f)`, and :math:`\mathrm{Lip}(G(f - c)) \le \|G\|_{Lip}\mathrm{diam} + \|G\|_\infty`; the
-    projection has :math:`\tau(\Pi) = 1` by Jensen. ∎
+    projection has :math:`\tau(\Pi) = 1` by Jensen. ∎ The two steps bound the image of a pair of atoms by
+    :math:`L_1 d(x, y) + L_2 W_1(\mu, \nu)`, so that for an optimal coupling of any order p, by Minkowski and
+    :math:`W_1 \le W_p`, the same number bounds the stretch in every :math:`W_p`.
 
     ``printed``: :math:`d\cdot 2(\|G\|_{Lip,\infty} + \|G\|_{\infty,Lip})\,\mathrm{diam}/\varepsilon\cdot\|\ell\|`,
     for the dot product :math:`8d^{3/2}R^2e^{2R^2}\|\ell\|`. Its proof drops :math:`\|G\|_\infty`, and on a small ball
@@ -221,21 +223,39 @@ def _scale(name: str, d: int, potential: object) -> float:
 
 def _bilinear(name: str, d: int, radius: float, potential: Bilinear, domain: str, diameter: float) -> _Constants:
     """With a query's bias: a(x, y) = xᵀM y + ⟨c, y⟩, up to what is constant in y and cancels in the softmatch."""
-    matrix = potential.matrix.detach().double()
-    if matrix.shape != (d, d):
-        raise ValueError(f"{name}: potential must act on R^{d}, got matrices for {list(matrix.shape)}.")
+    if (potential.wq.shape[1], potential.wk.shape[1]) != (d, d):
+        sizes = [potential.wq.shape[1], potential.wk.shape[1]]
+        raise ValueError(f"{name}: potential must act on R^{d}, got matrices for {sizes}.")
     shift = _shift(potential)
     if domain == "ball":
-        top = radius**2 * float(torch.linalg.matrix_norm(matrix, 2))
-        slopes = [radius * float(matrix.norm(dim=axis).max()) for axis in (1, 0)]
-    elif domain == "l1":
-        top = radius**2 * float(matrix.abs().max())
-        slopes = [radius * float(matrix.abs().max())] * 2
+        spectral, rows, columns = _norms(potential)
+        top, slopes = radius**2 * spectral, [radius * rows, radius * columns]
     else:
-        top = radius**2 * float(matrix.abs().sum())
-        slopes = [radius * float(matrix.abs().sum(axis).max()) for axis in (1, 0)]
+        matrix = potential.matrix.detach().double().abs()
+        if domain == "l1":
+            top, slopes = radius**2 * float(matrix.max()), [radius * float(matrix.max())] * 2
+        else:
+            top = radius**2 * float(matrix.sum())
+            slopes = [radius * float(matrix.sum(axis).max()) for axis in (1, 0)]
     reach = 2 * (top + _support(shift, radius, domain))
     return _Constants(reach, slopes[0], slopes[1] + float(shift.abs().max()), diameter)
+
+
+def _norms(potential: Bilinear) -> tuple[float, float, float]:
+    r"""‖M‖₂ and the largest Euclidean norm of a row and of a column of M.
+
+    A head's matrix has a small rank k: its norm is that of the product of two triangular factors, and
+    :math:`\|e_i^\top M\|^2 = s^2\,q_i^\top(W_KW_K^\top)q_i`. M itself, d × d, is not made.
+    """
+    q, k = (weight.detach().double() for weight in (potential.wq, potential.wk))
+    scale = abs(potential.scale)
+    if 2 * len(q) >= min(q.shape[1], k.shape[1]):
+        matrix = scale * q.T @ k
+        rows, columns = (float(matrix.norm(dim=axis).max()) for axis in (1, 0))
+        return float(torch.linalg.matrix_norm(matrix, 2)), rows, columns
+    left, right = (torch.linalg.qr(weight.T).R for weight in (q, k))
+    rows, columns = (float((far @ near).norm(dim=0).max()) for far, near in ((right, q), (left, k)))
+    return scale * float(torch.linalg.matrix_norm(left @ right.T, 2)), scale * rows, scale * columns
 
 
 def _shift(potential: Bilinear) -> Tensor:

@@ -1,5 +1,6 @@
 """Measures and the Wasserstein distances between them: exact, batched, and named estimates."""
 
+from lisse.maths.transport.batch import wasserstein_batch
 from lisse.maths.transport.estimates import (
     Entropic,
     Sliced,
@@ -8,7 +9,7 @@ from lisse.maths.transport.estimates import (
     sliced_wasserstein,
     unbalanced_transport,
 )
-from lisse.maths.transport.exact import Plan, plan_of_cost, transport_plan, wasserstein, wasserstein_batch
+from lisse.maths.transport.exact import Plan, plan_of_cost, transport_plan, wasserstein
 from lisse.maths.transport.measure import Measure
 
 __all__ = [

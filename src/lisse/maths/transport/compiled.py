@@ -15,6 +15,10 @@ from typing import Any
 import numpy as np
 
 Kernel = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+# x, where each set of x begins and the last ends, the same of y, ground, p, what is found
+BatchSolver = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float, float, np.ndarray], None]
+# costs [b, n, m], the sizes of each pair [b, 2], what is found
+CostSolver = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 _METRICS = {1.0: "cityblock", 2.0: "euclidean", float("inf"): "chebyshev"}
 
 
@@ -45,6 +49,28 @@ def kernels() -> dict[float, Kernel]:
         "void(float64[:, ::1], float64[:, ::1], float64[:, ::1])", nogil=True, cache=True, fastmath={"reassoc"}
     )
     return {1.0: compiled(_manhattan), 2.0: compiled(_euclidean)}
+
+
+@cache
+def batch_solver() -> BatchSolver | None:
+    """``compiled_batch.batch_powers``; ``None`` without numba."""
+    try:
+        from lisse.maths.transport.compiled_batch import batch_powers
+    except ImportError:
+        return None
+    found: BatchSolver = batch_powers
+    return found
+
+
+@cache
+def cost_solver() -> CostSolver | None:
+    """``compiled_batch.cost_powers``; ``None`` without numba."""
+    try:
+        from lisse.maths.transport.compiled_batch import cost_powers
+    except ImportError:
+        return None
+    found: CostSolver = cost_powers
+    return found
 
 
 def _manhattan(x: Any, y: Any, out: Any) -> None:  # pragma: no cover - runs as machine code

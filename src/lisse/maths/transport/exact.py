@@ -1,20 +1,16 @@
-"""Exact Wasserstein distances between measures, one pair or many, with couplings, potentials and gradients."""
+"""The exact Wasserstein distance between two measures, with couplings, potentials and gradients."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lisse.maths.transport.compiled import ground_distances
-from lisse.maths.transport.measure import Measure, Points, all_finite, as_measure, carried
+from lisse.maths.transport.measure import Measure, Points, as_measure
 from lisse.maths.transport.solvers import (
     Coupling,
     assigned,
@@ -26,8 +22,6 @@ from lisse.maths.transport.solvers import (
     without_common,
 )
 
-Side = Tensor | np.ndarray | Sequence[Measure | Points]
-_T = TypeVar("_T")
 _MAX_ITER = 10_000_000
 
 
@@ -70,48 +64,6 @@ def wasserstein(x: Measure | Points, y: Measure | Points, *, p: float = 1.0, gro
     if weighted:
         value = value + _through_weights(mu, f) + _through_weights(nu, g)
     return _root(value, p)
-
-
-def wasserstein_batch(
-    xs: Side,
-    ys: Side,
-    *,
-    p: float = 1.0,
-    ground: float = 1,
-    x_lengths: Tensor | Sequence[int] | None = None,
-    y_lengths: Tensor | Sequence[int] | None = None,
-    x_weights: Points | None = None,
-    y_weights: Points | None = None,
-) -> Tensor:
-    """``wasserstein`` of many pairs ``[b]``, in as many threads as torch has: the hot path for sentences and tokens.
-
-    Each side is a padded batch ``[b, n, d]`` or a list of measures or point sets of any sizes. In a padded batch the
-    first ``lengths[k]`` tokens of pair k count, or those with positive ``weights`` ``[b, n]`` (rows that sum to 1).
-
-    The compiled cost matrices and both solvers release the interpreter's lock. 1,000 pairs of 32 tokens in R^768:
-    see ``benchmarks/results/transport.md``. Tensors on a GPU are copied once; the solvers run on the CPU.
-    """
-    where = "wasserstein_batch"
-    _options(where, p, ground)
-    left = _measures(where, "xs", xs, x_lengths, x_weights)
-    right = _measures(where, "ys", ys, y_lengths, y_weights)
-    if len(left) != len(right):
-        raise ValueError(f"{where}: xs and ys must hold as many sets, got {len(left)} and {len(right)}.")
-    if not left:
-        raise ValueError(f"{where}: xs must hold at least one pair, got none.")
-    for mu, nu in zip(left, right, strict=True):
-        if mu.dim != nu.dim:
-            raise ValueError(f"{where}: xs and ys must have one dimension, got {mu.dim} and {nu.dim}.")
-    if _needs_point_gradient(*left, *right) or _needs_weight_gradient(*left, *right):
-        return torch.stack([wasserstein(mu, nu, p=p, ground=ground) for mu, nu in zip(left, right, strict=True)])
-
-    def distance(k: int) -> float:
-        mu, nu = left[k], right[k]
-        return _power(_array(mu.points), _array(nu.points), _mass(mu), _mass(nu), p, ground) ** (1 / p)
-
-    values = _threaded(distance, len(left))
-    kind = torch.promote_types(left[0].points.dtype, right[0].points.dtype)
-    return torch.tensor(values, dtype=kind, device=left[0].points.device)
 
 
 def transport_plan(x: Measure | Points, y: Measure | Points, *, p: float = 1.0, ground: float = 1) -> Plan:
@@ -191,9 +143,15 @@ def _optimum(
     cost = ground_distances(x, y, ground)
     if p != 1:
         cost **= p
-    if a is None and b is None and len(x) == len(y):
+    coupling = coupled(cost, a, b, metric=p == 1)
+    return coupling, cost[coupling.rows, coupling.columns]
+
+
+def coupled(cost: np.ndarray, a: np.ndarray | None, b: np.ndarray | None, *, metric: bool) -> Coupling:
+    """An optimal coupling for a cost matrix; ``metric``: the cost obeys the triangle inequality."""
+    if a is None and b is None and len(cost) == cost.shape[1]:
         coupling = assigned(cost)
-    elif p != 1:
+    elif not metric:
         coupling, _ = simplex(cost, *_weights(cost.shape, a, b), _MAX_ITER)
     else:
         left, right, coupling = without_common(cost, *_weights(cost.shape, a, b))
@@ -202,7 +160,7 @@ def _optimum(
             mass = np.concatenate([coupling.mass, moving.mass * (left.sum() + right.sum()) / 2])
             rows, columns = (np.concatenate(pair) for pair in zip(coupling[:2], moving[:2], strict=True))
             coupling = Coupling(rows, columns, mass)
-    return coupling, cost[coupling.rows, coupling.columns]
+    return coupling
 
 
 def _power(x: np.ndarray, y: np.ndarray, a: np.ndarray | None, b: np.ndarray | None, p: float, ground: float) -> float:
@@ -281,47 +239,3 @@ def _needs_weight_gradient(*measures: Measure) -> bool:
 
 def _needs_point_gradient(*measures: Measure) -> bool:
     return torch.is_grad_enabled() and any(m.points.requires_grad for m in measures)
-
-
-def _measures(
-    where: str, name: str, side: Side, lengths: Tensor | Sequence[int] | None, weights: Points | None
-) -> list[Measure]:
-    if not isinstance(side, (Tensor, np.ndarray)):
-        if lengths is not None or weights is not None:
-            raise ValueError(f"{where}: lengths and weights must come with a padded batch, got a list for {name}.")
-        return [as_measure(where, f"{name}[{k}]", one) for k, one in enumerate(side)]
-    batch = torch.as_tensor(side)
-    if batch.ndim != 3:
-        raise ValueError(f"{where}: {name} must have shape [b, n, d], got {list(batch.shape)}. Or give a list.")
-    if lengths is not None and weights is not None:
-        raise ValueError(f"{where}: {name} must have lengths or weights, got both.")
-    if lengths is not None:
-        sizes = [int(size) for size in lengths]
-        if len(sizes) != len(batch) or min(sizes) < 1 or max(sizes) > batch.shape[1]:
-            raise ValueError(
-                f"{where}: lengths of {name} must be {len(batch)} numbers from 1 to {batch.shape[1]}, got {sizes}."
-            )
-        return [Measure(one[:size]) for one, size in zip(batch, sizes, strict=True)]
-    if weights is None:
-        if not all_finite(batch):
-            raise ValueError(f"{where}: {name} must be finite, got NaN or infinity among the points.")
-        if 0 in batch.shape[1:]:
-            raise ValueError(f"{where}: {name} must hold at least one token and dimension, got {list(batch.shape)}.")
-        batch = batch if batch.is_floating_point() else batch.to(torch.get_default_dtype())
-        first = Measure(batch[0]) if len(batch) else None
-        return [] if first is None else [carried(first, one) for one in batch.unbind()]
-    mass = torch.as_tensor(weights)
-    if mass.shape != batch.shape[:2]:
-        raise ValueError(f"{where}: weights of {name} must be {list(batch.shape[:2])}, got {list(mass.shape)}.")
-    return [Measure(one[row > 0], row[row > 0]) for one, row in zip(batch, mass, strict=True)]
-
-
-def _threaded(work: Callable[[int], _T], count: int) -> list[_T]:
-    """``work`` of 0 … count - 1, in stretches long enough that threads cost nothing."""
-    threads = min(torch.get_num_threads(), count)
-    if threads < 2:
-        return [work(k) for k in range(count)]
-    edges = np.linspace(0, count, min(count, 8 * threads) + 1).astype(int)
-    with ThreadPoolExecutor(threads) as pool:
-        parts = pool.map(lambda ends: [work(k) for k in range(*ends)], itertools.pairwise(edges))
-        return [value for part in parts for value in part]

@@ -19,6 +19,7 @@ from lisse.networks.zoo import (
     efficientnet,
     fully_connected,
     lenet,
+    mae,
     resnet,
     text,
     vgg,
@@ -62,6 +63,9 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     "efficientnet_b2": efficientnet.efficientnet_b2,
     # Isometric representations
     "isometry": fully_connected.isometry,
+    # Masked autoencoders
+    "mae_small": mae.mae_small,
+    "mae_base": mae.mae_base,
     # Regularity of attention: language models, through transformers
     "bert": text.bert,
     "t5": text.t5,

@@ -17,33 +17,82 @@ name            configuration             depth             32×32×3
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from lisse.networks.zoo.options import above_zero, divisible, positive
 
+Reading = Literal["dot", "gauss_qk", "rbf_w", "eq11_literal"]
+
 
 class SplitHeadAttention(nn.Module):
-    """Multi-head self-attention with heads of width d/M ([vaswani2017]): ``proj(softmax(q kᵀ/√(d/M)) v)``.
+    r"""Multi-head self-attention with heads of width h = d/M ([vaswani2017]): ``proj(softmax(scores) v)``.
+
+    ``reading`` chooses the scores, after [cao2022]: ``dot`` is its eq. 6, :math:`\langle q_i, k_j\rangle/\sqrt h`;
+    ``gauss_qk`` is :math:`-\|q_i - k_j\|^2/(2\sqrt h)`, the third term of its eq. 12; ``eq11_literal`` is eq. 11 as
+    printed, :math:`-\gamma\langle w_i, w_j\rangle` with w = q - k; ``rbf_w`` is the symmetric kernel that it means
+    with eq. 13, :math:`-\gamma\|w_i - w_j\|^2`. Here :math:`\gamma = 1/(2\sqrt h)`. With ``qk_norm`` every q and k
+    passes a layer norm first ([henry2020]; names as in timm).
 
     ``qkv.weight`` [3d, d] stacks query, key and value. The weights pass through the submodule ``softmax``: a hook on it
-    sees the attention matrices [n, M, t, t].
+    sees the attention matrices [n, M, t, t]. With ``fused = True`` torch's fused kernel does the same up to rounding,
+    and nobody sees the matrices: for training.
     """
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, *, reading: Reading = "dot", qk_norm: bool = False) -> None:
         super().__init__()
-        self.width, self.heads = width, heads
+        self.width, self.heads, self.reading = width, heads, reading
+        self.fused = False
         self.qkv = nn.Linear(width, 3 * width)
+        self.q_norm = nn.LayerNorm(width // heads) if qk_norm else None
+        self.k_norm = nn.LayerNorm(width // heads) if qk_norm else None
         self.softmax = nn.Softmax(dim=-1)
         self.proj = nn.Linear(width, width)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is the ordinary attention: eq. 6, without a norm of queries and keys."""
+        return self.reading == "dot" and self.q_norm is None
+
+    def projected(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys (both after their norm) and values of ``x`` [n, t, d], each [n, M, t, h]."""
+        return self.split(self.qkv(x))
+
+    def split(self, stacked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The same from what ``qkv`` gives [n, t, 3d]."""
+        n, t, _ = stacked.shape
+        q, k, v = stacked.reshape(n, t, 3, self.heads, self.width // self.heads).permute(2, 0, 3, 1, 4)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v
+
+    def sides(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        r"""a, b, c with scores :math:`\langle a_i, b_j\rangle/\sqrt h + c_j` up to what is constant in a row."""
+        root = math.sqrt(self.width // self.heads)
+        if self.reading == "dot":
+            return q, k, None
+        if self.reading == "gauss_qk":
+            return q, k, -k.square().sum(-1) / (2 * root)
+        w = q - k
+        if self.reading == "eq11_literal":
+            return -w / 2, w, None
+        return w, w, -w.square().sum(-1) / (2 * root)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` [n, t, d] to [n, t, d]."""
         n, t, d = x.shape
-        q, k, v = self.qkv(x).reshape(n, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        weights = self.softmax(q @ k.transpose(-1, -2) / math.sqrt(d // self.heads))
-        mixed: torch.Tensor = self.proj((weights @ v).transpose(1, 2).reshape(n, t, d))
+        q, k, v = self.projected(x)
+        a, b, c = self.sides(q, k)
+        if self.fused:
+            bias = None if c is None else c[..., None, :].to(a.dtype).expand(*c.shape[:-1], t, t)
+            out = scaled_dot_product_attention(a, b, v, attn_mask=bias)
+        else:
+            scores = a @ b.transpose(-1, -2) / math.sqrt(d // self.heads)
+            out = self.softmax(scores if c is None else scores + c[..., None, :]) @ v
+        mixed: torch.Tensor = self.proj(out.transpose(1, 2).reshape(n, t, d))
         return mixed
 
 
@@ -65,10 +114,12 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Pre-layer-norm transformer block: y = x + attn(norm1 x), then y + mlp(norm2 y)."""
 
-    def __init__(self, width: int, heads: int, hidden: int, *, eps: float) -> None:
+    def __init__(
+        self, width: int, heads: int, hidden: int, *, eps: float, reading: Reading = "dot", qk_norm: bool = False
+    ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=eps)
-        self.attn = SplitHeadAttention(width, heads)
+        self.attn = SplitHeadAttention(width, heads, reading=reading, qk_norm=qk_norm)
         self.norm2 = nn.LayerNorm(width, eps=eps)
         self.mlp = MLP(width, hidden)
 
@@ -96,13 +147,16 @@ class VisionTransformer(nn.Module):
     """Patches, class token, learned positions, pre-LN ``blocks``, ``norm``, a linear ``head`` on the class token."""
 
     def __init__(
-        self, in_channels: int, size: int, classes: int, *, width: int, heads: int, depth: int, patch: int, eps: float
-    ) -> None:
+        self, in_channels: int, size: int, classes: int, *, width: int, heads: int, depth: int, patch: int, eps: float,
+        attention: Reading = "dot", qk_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.patch_embed = PatchEmbedding(in_channels, width, patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + (size // patch) ** 2, width))
-        self.blocks = nn.Sequential(*(Block(width, heads, 4 * width, eps=eps) for _ in range(depth)))
+        self.blocks = nn.Sequential(
+            *(Block(width, heads, 4 * width, eps=eps, reading=attention, qk_norm=qk_norm) for _ in range(depth))
+        )
         self.norm = nn.LayerNorm(width, eps=eps)
         self.head = nn.Linear(width, classes)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
@@ -121,8 +175,9 @@ class VisionTransformer(nn.Module):
 
 
 def _vit(
-    name: str, in_channels: int, size: int, classes: int, width: int, heads: int, depth: int, patch: int, eps: float
-) -> VisionTransformer:
+    name: str, in_channels: int, size: int, classes: int, width: int, heads: int, depth: int, patch: int, eps: float,
+    attention: Reading, qk_norm: bool,
+) -> VisionTransformer:  # fmt: skip
     positive(
         name, in_channels=in_channels, size=size, classes=classes, width=width, heads=heads, depth=depth, patch=patch
     )
@@ -130,29 +185,30 @@ def _vit(
     divisible(name, "width", width, "heads", heads)
     above_zero(name, eps=eps)
     return VisionTransformer(
-        in_channels, size, classes, width=width, heads=heads, depth=depth, patch=patch, eps=eps
+        in_channels, size, classes, width=width, heads=heads, depth=depth, patch=patch, eps=eps, attention=attention,
+        qk_norm=qk_norm,
     )  # fmt: skip
 
 
 def vit_small(
     *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 384, heads: int = 6, depth: int = 12,
-    patch: int = 4, eps: float = 1e-6,
+    patch: int = 4, eps: float = 1e-6, attention: Reading = "dot", qk_norm: bool = False,
 ) -> VisionTransformer:  # fmt: skip
     """ViT (small) of TopoLip's Table 1: 6 heads, d = 384, depth 12, patch 4; 21,342,346 parameters on 32×32×3."""
-    return _vit("vit_small", in_channels, size, classes, width, heads, depth, patch, eps)
+    return _vit("vit_small", in_channels, size, classes, width, heads, depth, patch, eps, attention, qk_norm)
 
 
 def vit_base(
     *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 768, heads: int = 12, depth: int = 12,
-    patch: int = 4, eps: float = 1e-6,
+    patch: int = 4, eps: float = 1e-6, attention: Reading = "dot", qk_norm: bool = False,
 ) -> VisionTransformer:  # fmt: skip
     """ViT (base) of TopoLip's Table 1: 12 heads, d = 768, depth 12, patch 4; 85,152,010 parameters on 32×32×3."""
-    return _vit("vit_base", in_channels, size, classes, width, heads, depth, patch, eps)
+    return _vit("vit_base", in_channels, size, classes, width, heads, depth, patch, eps, attention, qk_norm)
 
 
 def vit_large(
     *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 1024, heads: int = 16, depth: int = 24,
-    patch: int = 4, eps: float = 1e-6,
+    patch: int = 4, eps: float = 1e-6, attention: Reading = "dot", qk_norm: bool = False,
 ) -> VisionTransformer:  # fmt: skip
     """ViT (large) of TopoLip's Table 1: 16 heads, d = 1024, depth 24, patch 4; 302,439,434 parameters on 32×32×3."""
-    return _vit("vit_large", in_channels, size, classes, width, heads, depth, patch, eps)
+    return _vit("vit_large", in_channels, size, classes, width, heads, depth, patch, eps, attention, qk_norm)

@@ -1,0 +1,223 @@
+"""Section 3.3 of [beshkov2022]: six weights β of the isometric loss on MNIST; Table 1, Figure 3, and the gradients.
+
+Every β is trained with the paper's loss and with that of the authors' code (which multiplies the layer's distances by
+10 and starts hidden layers orthogonal), from several seeds; and attacked by FGSM, by a correct PGD, and by the PGD of
+the authors' code, with images kept in [0, 1] and free.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lisse.data import Dataset, load_data
+from lisse.experiments.form import Claim, Finding, Task
+from lisse.experiments.isometry.mnist_attacks import ATTACKS, BALL, SIZES, STEPS, Attack, Stood, stood
+from lisse.experiments.isometry.mnist_networks import BETAS, READINGS, Reading, networks
+from lisse.maths.intervals import Interval, across_clouds, share_interval
+from lisse.profile_file import writing
+
+#: Table 1: test accuracy by β.
+TABLE_1 = {0.0: 0.9701, 0.001: 0.9688, 0.01: 0.9686, 0.1: 0.9665, 1.0: 0.9588, 10.0: 0.8816}
+NAMES: dict[Attack, str] = {"fgsm": "FGSM", "pgd": "PGD", "authors": "the authors' PGD"}
+LOSSES: dict[Reading, str] = {"paper": "the paper's loss", "code": "the code's loss"}
+#: Where a curve is read off for the table: ε of FGSM and step of both PGDs, of :data:`SIZES`.
+SHOWN: dict[Attack, int] = {"fgsm": 3, "pgd": 0, "authors": 0}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What differs between the scales."""
+
+    data: str
+    betas: tuple[float, ...]
+    seeds: int
+    epochs: int
+
+
+def settings(scale: str) -> Settings:
+    """Of one scale. The smoke scale is on scikit-learn's 8 × 8 digits, which are embedded."""
+    return Settings("mnist", BETAS, 5, 5) if scale == "paper" else Settings("digits", (0.0, 0.1, 10.0), 2, 20)
+
+
+def results(task: Task) -> list[Stood]:
+    """Train and attack all networks, each unless that has been done."""
+    chosen = settings(task.scale)
+    train, test = _data(chosen)
+    made = networks(
+        task, train, betas=chosen.betas, readings=READINGS, seeds=range(task.seed, task.seed + chosen.seeds),
+        epochs=chosen.epochs,
+    )  # fmt: skip
+    return stood(task, made, test, name=f"{len(train)}x{chosen.epochs}")
+
+
+def _data(chosen: Settings) -> tuple[Dataset, Dataset]:
+    parts = [load_data(chosen.data, split=split, seed=None) for split in ("train", "test")]
+    return parts[0], parts[1]
+
+
+def findings(task: Task) -> list[Finding]:
+    """Table 1, points of Figure 3, distortion and gradients, per loss and β; means over seeds."""
+    found: list[Finding] = []
+    everything = results(task)
+    paper = task.scale == "paper"
+    # Seeds of another machine, rounding: what a later run may differ by before it counts as another result.
+    loose = 0.01 if paper else 0.05
+    for reading in READINGS:
+        for beta in settings(task.scale).betas:
+            some = _of(everything, reading, beta)
+            where, said = f"mnist/{reading}/{beta:g}", f"{LOSSES[reading]}, β = {beta:g}"
+            clean = over_seeds(torch.tensor([one.clean / one.n for one in some]), some[0].n)
+            found.append(
+                _share(f"{where}/clean", f"{said}: accuracy", clean, loose, theirs=TABLE_1[beta] if paper else None)
+            )
+            for attack in ATTACKS:
+                place = SHOWN[attack]
+                for clipped in (True, False):
+                    shares = torch.stack([one.share(attack, clipped)[place] for one in some])
+                    size = f"ε = {SIZES[place]:.3g}" if attack == "fgsm" else f"step {SIZES[place]:.3g}"
+                    kept = "in [0, 1]" if clipped else "free"
+                    key = f"{where}/{attack}/{SIZES[place]:.3g}{'' if clipped else '/free'}"
+                    interval = over_seeds(shares, some[0].tried(attack))
+                    found.append(_share(key, f"{said}: under {NAMES[attack]}, {size}, {kept}", interval, 2 * loose))
+                areas = torch.stack([one.share(attack, True).mean() for one in some])
+                interval = over_seeds(areas, some[0].tried(attack))
+                found.append(
+                    _share(
+                        f"{where}/{attack}/mean", f"{said}: under {NAMES[attack]}, mean over Figure 3", interval, loose
+                    )
+                )
+            for key, says, values in (
+                (
+                    "gradient",
+                    "median ℓ1 norm of the gradient",
+                    torch.stack([one.steepness.double().median() for one in some]),
+                ),
+                (
+                    "distortion",
+                    "relative error of distances within classes",
+                    torch.tensor([one.distortion for one in some]),
+                ),
+            ):
+                interval = across_clouds(values)
+                found.append(
+                    Finding(
+                        f"{where}/{key}", f"{said}: {says}", float(interval.value), max(0.0, float(interval.low)),
+                        float(interval.high), len(some), within=0.5 * float(interval.value),
+                    )
+                )  # fmt: skip
+    return found
+
+
+def over_seeds(shares: Tensor, n: int) -> Interval:
+    """The mean share over seeds; its interval holds Student's over seeds and Wilson's over the ``n`` test images.
+
+    The seeds share their test images: neither source of chance contains the other.
+    """
+    seeds, images = across_clouds(shares.double()), share_interval(shares.double().mean(), n)
+    low, high = torch.minimum(seeds.low, images.low).clamp_min(0), torch.maximum(seeds.high, images.high).clamp_max(1)
+    return Interval(seeds.value, low, high, len(shares), seeds.level)
+
+
+def _share(key: str, says: str, interval: Interval, within: float, *, theirs: float | None = None) -> Finding:
+    value, low, high = (float(end) for end in (interval.value, interval.low, interval.high))
+    source = "" if theirs is None else "Table 1"
+    return Finding(key, says, value, low, high, interval.n, theirs=theirs, source=source, within=within)
+
+
+def claims(task: Task, findings: Sequence[Finding]) -> list[Claim]:
+    """What section 3.3 says, and what decides whether its explanation holds."""
+    by = {finding.key: finding for finding in findings}
+    betas = settings(task.scale).betas
+    found: list[Claim] = []
+    for reading in READINGS:
+
+        def ends(what: str, reading: Reading = reading) -> tuple[Finding, Finding]:
+            return by[f"mnist/{reading}/0/{what}"], by[f"mnist/{reading}/{betas[-1]:g}/{what}"]
+
+        loss, last = LOSSES[reading], f"β = {betas[-1]:g}"
+        none, most = ends("clean")
+        found.append(
+            Claim(
+                f"mnist/{reading}/cost", f"{loss}: accuracy at {last} is below that at β = 0", _above(none, most),
+                f"{none.value:.4f} to {most.value:.4f}",
+            )
+        )  # fmt: skip
+        for attack in ATTACKS:
+            none, most = ends(f"{attack}/mean")
+            found.append(
+                Claim(
+                    f"mnist/{reading}/{attack}",
+                    f"{loss}: accuracy under {NAMES[attack]}, mean over Figure 3, is higher at {last} than at β = 0",
+                    _above(most, none), f"{none.value:.3f} to {most.value:.3f}", theirs=attack != "pgd",
+                )
+            )  # fmt: skip
+        none, most = ends("gradient")
+        found.append(
+            Claim(
+                f"mnist/{reading}/gradients", f"{loss}: gradients are smaller at {last} than at β = 0",
+                _above(none, most), f"median ℓ1 norm {none.value:.3g} to {most.value:.3g}",
+            )
+        )  # fmt: skip
+        if task.scale == "paper":
+            apart = {beta: by[f"mnist/{reading}/{beta:g}/clean"].value - TABLE_1[beta] for beta in betas}
+            worst = max(apart, key=lambda beta: abs(apart[beta]))
+            found.append(
+                Claim(
+                    f"mnist/{reading}/table1", f"{loss}: Table 1 is met to 0.01 at every β", abs(apart[worst]) <= 0.01,
+                    f"furthest at β = {worst:g}: {apart[worst]:+.4f}", theirs=False,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _above(high: Finding, low: Finding) -> bool:
+    """Whether one is above the other beyond their intervals."""
+    assert high.low is not None
+    assert low.high is not None
+    return high.low > low.high
+
+
+def files(task: Task, findings: Sequence[Finding]) -> list[Path]:
+    """Figure 3, the accuracy–robustness curve with the gradients, and all curves as a table."""
+    from lisse.experiments.isometry import mnist_figures
+
+    everything = results(task)
+    return [*mnist_figures.draw(everything, settings(task.scale).betas, task.out), _table(everything, task.out)]
+
+
+def _table(everything: Sequence[Stood], out: Path) -> Path:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["loss", "beta", "seed", "attack", "clipped", "size", "accuracy", "n"])
+    for one in everything:
+        writer.writerow([one.reading, one.beta, one.seed, "none", "", 0, one.clean / one.n, one.n])
+        for attack in ATTACKS:
+            for clipped in (True, False):
+                for size, share in zip(SIZES, one.share(attack, clipped).tolist(), strict=True):
+                    line = [one.reading, one.beta, one.seed, attack, clipped, size, share, one.tried(attack)]
+                    writer.writerow(line)
+    path = out / "mnist-curves.csv"
+    with writing(path) as file:
+        file.write(text.getvalue().encode())
+    return path
+
+
+def notes(task: Task, findings: Sequence[Finding]) -> list[str]:
+    """What the numbers rest on."""
+    chosen = settings(task.scale)
+    return [
+        f"{chosen.data}: n counts seeds. An interval holds Student's over {chosen.seeds} seeds and Wilson's over the "
+        f"test images (PGD on 2,000 of them, chosen once, where there are more). PGD takes {STEPS} steps in a "
+        f'ball of {BALL:g}; "mean over Figure 3" is the mean accuracy over its ten sizes, images kept in [0, 1].'
+    ]
+
+
+def _of(everything: Sequence[Stood], reading: Reading, beta: float) -> list[Stood]:
+    return [one for one in everything if one.reading == reading and one.beta == beta]

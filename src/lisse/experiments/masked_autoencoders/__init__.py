@@ -1,0 +1,1 @@
+"""How to understand masked autoencoders: five questions and their answers, measured."""

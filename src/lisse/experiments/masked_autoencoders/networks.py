@@ -1,0 +1,79 @@
+"""The networks that are trained: a small masked autoencoder, what is changed about it, and a supervised ViT."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lisse.training import recipes
+from lisse.training.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network to train; ``question`` says what it is there to answer."""
+
+    name: str
+    label: str
+    spec: str
+    recipe: Recipe
+    question: str
+
+    @property
+    def masked(self) -> bool:
+        """Whether it is pretrained by painting hidden patches."""
+        return "mae_" in self.spec
+
+    def with_seed(self, seed: int) -> str:
+        """The spec, started from ``seed``."""
+        return f"{self.spec}{'&' if '?' in self.spec else '?'}seed={seed}"
+
+
+LABELS: Mapping[str, tuple[str, str, str]] = {
+    "mae": ("MAE", "", "all"),
+    "mae_decoder0": ("MAE, no decoder block", "decoder_depth=0", "Q4"),
+    "mae_decoder1": ("MAE, one decoder block", "decoder_depth=1", "Q4"),
+    "mae_no_positions": ("MAE without positions", "positions=false", "Q1"),
+    "mae_rbf": ("MAE, symmetric kernel", "attention=rbf_w", "Q1, Q3"),
+    "vit": ("supervised ViT", "", "Q3"),
+}
+# Of the time, what the supervised network gets; the others share the rest, as many epochs each, to be comparable.
+SUPERVISED = 0.14
+
+
+def _made(masked: str, vit: str, recipe: Recipe, supervised: Recipe) -> tuple[Network, ...]:
+    made = []
+    for name, (label, change, question) in LABELS.items():
+        spec = vit if name == "vit" else masked + (f"&{change}" if change else "")
+        made.append(Network(name, label, spec, supervised if name == "vit" else recipe, question))
+    return tuple(made)
+
+
+def paper() -> tuple[Network, ...]:
+    """For CIFAR-10: encoder 6 × 192, decoder 4 × 128, 8 × 8 patches of 4 × 4, 75 % hidden."""
+    supervised = dataclasses.replace(recipes.TOPOLIP_VIT, batch=1024, lr=1.5e-3)
+    vit = "zoo:vit_small?mean=cifar10&width=192&heads=3&depth=6"
+    return _made("zoo:mae_small?mean=cifar10", vit, recipes.MASKED_AUTOENCODERS, supervised)
+
+
+def small() -> tuple[Network, ...]:
+    """For digits: encoder 2 × 48, decoder 2 × 32, 4 × 4 patches of 2 × 2, 75 % hidden."""
+    recipe = Recipe(
+        optimizer="adamw", lr=4e-3, weight_decay=0.05, batch=128, epochs=60, schedule="onecycle", warmup=0.2, clip=1.0
+    )
+    # Those that no claim compares with the first are short; the one without decoder has no gradient in its encoder.
+    epochs = {"mae_decoder0": 4, "mae_no_positions": 15, "mae_rbf": 15, "vit": 10}
+    grey = "in_channels=1&size=8&patch=2&mean=0.3&std=0.4"
+    masked = f"zoo:mae_small?{grey}&width=48&heads=3&depth=2&decoder_width=32&decoder_heads=2"
+    vit = f"zoo:vit_small?{grey}&width=48&heads=3&depth=2"
+    made = _made(masked, vit, recipe, dataclasses.replace(recipe, lr=2e-3))
+    # The decoder of two blocks stands for the paper's eight; a spec names an option once.
+    return tuple(
+        dataclasses.replace(
+            network,
+            spec=network.spec + ("" if "decoder_depth" in network.spec or not network.masked else "&decoder_depth=2"),
+            recipe=dataclasses.replace(network.recipe, epochs=epochs.get(network.name, network.recipe.epochs)),
+        )
+        for network in made
+    )

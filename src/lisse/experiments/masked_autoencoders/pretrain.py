@@ -1,0 +1,291 @@
+"""Pretrains the networks, and asks what they learned: painted patches against other ways, linear probes.
+
+Command   python -m lisse.experiments.masked_autoencoders.pretrain --device cuda --out FOLDER [--minutes 7]
+Needs     CIFAR-10 (LISSE_DATA); about 9 minutes on an H200. ``--data digits --minutes 0.5`` runs on a CPU.
+Leaves    FOLDER/results.json, and a checkpoint per network in half precision. What is there is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import json
+import math
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lisse.data import Dataset, load_data
+from lisse.experiments.form import machine
+from lisse.experiments.masked_autoencoders import networks
+from lisse.experiments.masked_autoencoders.networks import SUPERVISED, Network
+from lisse.experiments.masked_autoencoders.probe import Probe, features, linear_probe
+from lisse.experiments.masked_autoencoders.reconstruction import PrincipalComponents, all_errors
+from lisse.maths.intervals import bootstrap
+from lisse.models import load_model, save_checkpoint
+from lisse.networks.masked import masked_network
+from lisse.networks.zoo.vit import SplitHeadAttention
+from lisse.training import Training, train
+
+# H200, dense bf16 and memory: what a matrix product and a copy reach, not the data sheet.
+FLOPS, BYTES = 7.9e14, 4.2e12
+MOST_EPOCHS = 800
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained on what, and where results go."""
+
+    networks: tuple[Network, ...]
+    data: Dataset
+    test: Dataset
+    out: Path
+    device: str
+    seed: int = 0
+    minutes: float | None = None  # None: as many epochs as the recipes say
+    precision: str | None = None
+    halved: bool = True  # checkpoints in half precision
+
+
+@contextmanager
+def fused(model: nn.Module) -> Iterator[None]:
+    """Inside, attention runs in torch's fused kernel."""
+    found = [module for module in model.modules() if isinstance(module, SplitHeadAttention)]
+    for module in found:
+        module.fused = True
+    try:
+        yield
+    finally:
+        for module in found:
+            module.fused = False
+
+
+def seconds_per_epoch(model: nn.Module, network: Network, work: Work) -> float:
+    """Of a training: two epochs of a few batches, the second one timed."""
+    batch = network.recipe.batch or len(work.data)
+    count = min(len(work.data), 20 * batch)
+    few = work.data.take(count)
+    recipe = dataclasses.replace(network.recipe, epochs=3)
+    with fused(trial := copy.deepcopy(model)):
+        log = train(trial, few, recipe=recipe, device=work.device, precision=work.precision).log
+    return (log[2]["seconds"] - log[0]["seconds"]) / 2 * len(work.data) / count
+
+
+def epochs_for(network: Network, work: Work) -> int:
+    """The recipe's epochs, or as many as fit the time: the same for every masked network, and the same after a stop."""
+    if work.minutes is None:
+        return network.recipe.epochs
+    file = work.out / "epochs.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if network.name not in known:
+        alike = [one for one in work.networks if one.masked == network.masked]
+        seconds = sum(seconds_per_epoch(_loaded(one.with_seed(work.seed), work), one, work) for one in alike)
+        share = 1.0 if len(alike) == len(work.networks) else 1 - SUPERVISED if network.masked else SUPERVISED
+        epochs = max(1, min(MOST_EPOCHS, int(work.minutes * 60 * share / seconds)))
+        known |= {one.name: epochs for one in alike}
+        file.write_text(json.dumps(known), encoding="utf-8")
+    return int(known[network.name])
+
+
+def trained(network: Network, work: Work, progress: Any = None) -> tuple[nn.Module, Training | None]:
+    """The trained model; with the training, unless the checkpoint was there already."""
+    file = work.out / f"{network.name}.safetensors"
+    if file.is_file():
+        return _loaded(str(file), work), None
+    model = _loaded(network.with_seed(work.seed), work)
+    epochs = epochs_for(network, work)
+    with fused(model):
+        training = train(
+            model, work.data, recipe=network.recipe, epochs=epochs, seed=work.seed, device=work.device, test=work.test,
+            out=work.out / "runs" / network.name, precision=work.precision, test_every=max(1, epochs // 4),
+            progress=progress,
+        )  # fmt: skip
+    if training.status != "finished":
+        raise RuntimeError(f"pretrain: {network.name} must learn, got a loss that is not finite at {training.step}.")
+    # Half precision is what is kept, so it is what is measured.
+    save_checkpoint(copy.deepcopy(model).half() if work.halved else model, file)
+    shutil.rmtree(work.out / "runs" / network.name / "checkpoints", ignore_errors=True)
+    return _loaded(str(file), work), training
+
+
+def _loaded(spec: str, work: Work) -> nn.Module:
+    return load_model(spec, device=work.device)
+
+
+def evaluated(model: nn.Module, work: Work, fitted: PrincipalComponents | None) -> tuple[dict[str, Any], Any]:
+    """Painting (where the model paints) and the linear probe of a model as it is."""
+    found: dict[str, Any] = {}
+    train_images, test_images = _floats(work.data, work.device), _floats(work.test, work.device)
+    if masked_network(model) is not None:
+        errors, fitted = all_errors(model, train_images, test_images, seed=work.seed, fitted=fitted)
+        found["errors"] = {name: _mean(values, work.seed) for name, values in errors.items()}
+        found["less"] = {
+            name: _mean(values - errors["model"], work.seed) for name, values in errors.items() if name != "model"
+        }
+        found["components"] = fitted.components
+    y, labels = _labels(work.data, work.device), _labels(work.test, work.device)
+    found["probe"] = _said(linear_probe(features(model, train_images), y, features(model, test_images), labels))
+    return found, fitted
+
+
+def throughput(training: Training, network: Network, model: nn.Module, work: Work) -> dict[str, float]:
+    """Images a second over the whole training, and the least time that arithmetic and memory would take.
+
+    Arithmetic: three forwards' products. Memory: what the forward saves for the backward, written once, read once.
+    """
+    used = training.epochs * len(work.data)
+    inner = masked_network(model)
+    found = {"images_per_second": used / training.seconds, "seconds": training.seconds, "epochs": training.epochs}
+    if inner is None:
+        return found
+    kept = inner.kept() + 1
+    flops = 0.0
+    halves = ((inner.blocks, inner.norm, kept), (inner.decoder_blocks, inner.decoder_norm, inner.side**2 + 1))
+    for blocks, norm, tokens in halves:
+        d = norm.weight.numel()
+        for _ in blocks:
+            flops += 2 * tokens * 12 * d * d + 4 * tokens * tokens * d
+    for layer, tokens in (
+        (inner.patch_embed.proj, inner.side**2), (inner.decoder_embed, kept), (inner.decoder_pred, inner.side**2),
+    ):  # fmt: skip
+        flops += 2 * tokens * layer.weight.numel()
+    saved, count = _saved(copy.deepcopy(model).train(), work, network), min(64, len(work.data))
+    found |= {"flops_per_image": 3 * flops, "saved_bytes_per_image": saved / count}
+    floor = max(3 * flops / FLOPS, 2 * saved / count / BYTES)
+    return {**found, "floor_images_per_second": 1 / floor}
+
+
+def _saved(model: nn.Module, work: Work, network: Network) -> float:
+    """Bytes that autograd keeps for the backward of 64 images, without weights."""
+    images = _floats(work.data, work.device)[:64]
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    mixed = work.precision == "bf16-mixed"
+    inner: Any = masked_network(model)
+    kinds = torch.autocast(torch.device(work.device).type, torch.bfloat16, enabled=mixed)
+    with fused(model), kinds, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = inner(images)["loss"]  # keeps every saved tensor alive, so that addresses differ
+    del loss
+    return float(sum(kept.values()))
+
+
+def pretrained(work: Work, progress: Any = None) -> dict[str, Any]:
+    """Train and evaluate everything that is not in ``out`` yet; what ``results.json`` then holds."""
+    work.out.mkdir(parents=True, exist_ok=True)
+    file = work.out / "results.json"
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    results.setdefault("machine", machine(work.device))
+    results.setdefault("data", {"name": work.data.name, "train": len(work.data), "test": len(work.test)})
+    results.setdefault("seed", work.seed)
+    fitted: PrincipalComponents | None = None
+    begun = time.perf_counter()
+
+    def say(text: str) -> None:
+        print(f"[{time.perf_counter() - begun:6.1f} s] {text}", flush=True)
+
+    for network in work.networks:
+        if network.name in results and (work.out / f"{network.name}.safetensors").is_file():
+            continue
+        model, training = trained(network, work, progress)
+        one, fitted = evaluated(model, work, fitted)
+        one["spec"] = network.spec
+        if training is not None:
+            one["log"] = [
+                {key: row[key] for key in ("epoch", "loss", "test_loss") if key in row} for row in _some(training)
+            ]
+            one["training"] = throughput(training, network, model, work)
+            one["test_loss"] = training.test.loss if training.test is not None else math.nan
+            if training.test is not None and training.test.accuracy is not None:
+                score = training.test
+                one["accuracy"] = {"value": score.accuracy, "low": score.low, "high": score.high, "n": score.n}
+        results[network.name] = one
+        _write(file, results)
+        brief = {key: value for key, value in one.items() if key not in ("log", "spec")}
+        say(f"{network.label}: {json.dumps(brief)}")
+    if "random" not in results:
+        first = work.networks[0]
+        one, fitted = evaluated(_loaded(first.with_seed(work.seed), work), work, fitted)
+        results["random"] = {**one, "spec": first.spec}
+        flat = [_floats(data, work.device).flatten(1) for data in (work.data, work.test)]
+        y, labels = _labels(work.data, work.device), _labels(work.test, work.device)
+        results["pixels"] = {"probe": _said(linear_probe(flat[0], y, flat[1], labels))}
+        _write(file, results)
+        say(f"random start: {json.dumps(one)}; pixels: {json.dumps(results['pixels'])}")
+    return results
+
+
+def _some(training: Training) -> list[Any]:
+    """About twenty epochs of the log, the last one among them."""
+    rows = list(training.log)
+    some = rows[:: -max(1, len(rows) // 20)][::-1]
+    return [{key: row[key] for key in ("epoch", "loss", "test_loss") if key in row} for row in some]
+
+
+def _write(file: Path, results: Mapping[str, Any]) -> None:
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(file)
+
+
+def _floats(data: Dataset, device: str) -> Tensor:
+    assert isinstance(data.inputs, Tensor)
+    images = data.inputs.to(device)
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
+
+
+def _labels(data: Dataset, device: str) -> Tensor:
+    assert data.targets is not None
+    return data.targets.to(device)
+
+
+def _mean(values: Tensor, seed: int) -> dict[str, float]:
+    found = bootstrap(values.double(), generator=torch.Generator().manual_seed(seed))
+    return {"value": float(found.value), "low": float(found.low), "high": float(found.high), "n": found.n}
+
+
+def _said(probe: Probe) -> dict[str, float]:
+    return {"value": probe.accuracy, "low": probe.low, "high": probe.high, "n": probe.n, "decay": probe.decay}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", default="cifar10", choices=["cifar10", "digits"])
+    parser.add_argument("--minutes", type=float, default=7.0, help="of training, over all networks")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", help="names of networks")
+    asked = parser.parse_args()
+    made = networks.paper() if asked.data == "cifar10" else networks.small()
+    chosen = tuple(network for network in made if not asked.only or network.name in asked.only)
+    cuda = asked.device.startswith("cuda")
+    if cuda:
+        torch.set_float32_matmul_precision("high")
+    work = Work(
+        chosen, load_data(asked.data, split="train"), load_data(asked.data, split="test"), asked.out, asked.device,
+        asked.seed, asked.minutes, "bf16-mixed" if cuda else None,
+    )  # fmt: skip
+    pretrained(work)
+    # The logs are in results.json as far as they matter; a folder of eight files is easier to carry.
+    shutil.rmtree(asked.out / "runs", ignore_errors=True)
+    (asked.out / "epochs.json").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

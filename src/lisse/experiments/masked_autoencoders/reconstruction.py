@@ -1,0 +1,144 @@
+"""Painting hidden patches: by a masked autoencoder, by the mean, by the nearest patch, by principal components.
+
+Images are [0, 1]; an error is the mean square over the hidden pixels of one image, so that every way is judged on the
+same pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lisse.networks.masked import MaskedAutoencoder, masked_network, masks
+from lisse.networks.zoo.mae import visible
+
+COMPONENTS = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def noise_for(count: int, network: MaskedAutoencoder, seed: int) -> Tensor:
+    """One mask per image, the same for every way of painting."""
+    generator = torch.Generator().manual_seed(seed)
+    return masks(count, network.side**2, ratio=network.mask_ratio, generator=generator)
+
+
+def hidden(noise: Tensor, ratio: float) -> Tensor:
+    """Which patches [n, p] a network hides for ``noise`` at ``ratio``: true where hidden."""
+    p = noise.shape[1]
+    return noise.argsort(dim=1).argsort(dim=1) >= visible("hidden", p, ratio)
+
+
+def painted(model: torch.nn.Module, images: Tensor, noise: Tensor, *, batch: int = 500) -> Tensor:
+    """A model's patches [n, p, patch²·c] in [0, 1] units; images [n, c, h, w] in [0, 1].
+
+    A network trained on normalised patches is given each patch's true mean and deviation, as [he2022] draws it.
+    """
+    network: Any = masked_network(model)
+    mean, std = getattr(model, "mean", None), getattr(model, "std", None)
+    done = []
+    with torch.no_grad():
+        for start in range(0, len(images), batch):
+            some = images[start : start + batch]
+            normal = some if mean is None or std is None else (some - mean) / std
+            patches = network(normal, noise[start : start + batch].to(some.device))["logits"]
+            if network.norm_pix:
+                own = network.patchify(normal)
+                patches = patches * (own.var(-1, keepdim=True) + 1e-6).sqrt() + own.mean(-1, keepdim=True)
+            pixels = network.unpatchify(patches)
+            done.append(network.patchify(pixels if mean is None or std is None else pixels * std + mean))
+    return torch.cat(done)
+
+
+def mean_filled(patches: Tensor, mask: Tensor, channels: int) -> Tensor:
+    """Every hidden pixel is the mean of the visible ones of its channel."""
+    n, p, d = patches.shape
+    pixels = patches.reshape(n, p, d // channels, channels)
+    seen = (~mask)[:, :, None, None].to(patches)
+    mean = (pixels * seen).sum((1, 2)) / (seen.sum((1, 2)) * (d // channels))
+    return mean[:, None, None, :].expand_as(pixels).reshape(n, p, d)
+
+
+def nearest_filled(patches: Tensor, mask: Tensor, side: int) -> Tensor:
+    """Every hidden patch is the nearest visible one on the grid (of several, the first)."""
+    at = torch.arange(side * side, device=patches.device)
+    places = torch.stack((at // side, at % side), 1).double()
+    distances = torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")
+    far = distances[None].masked_fill(mask[:, None, :], torch.inf)
+    nearest = far.argmin(-1)
+    return patches.gather(1, nearest[..., None].expand_as(patches))
+
+
+class PrincipalComponents:
+    r"""Inpainting by probabilistic principal components ([tipping1999]): the mean of the hidden pixels given the rest.
+
+    Images are :math:`\mu + Pc + \varepsilon`, :math:`c \sim N(0, \Lambda - \sigma^2)`, :math:`\varepsilon \sim N(0,
+    \sigma^2)`, with the leading eigenvectors P and eigenvalues Λ of the training images' covariance and σ² the mean of
+    the others. Given the visible pixels v, :math:`c = (P_v^\top P_v + \sigma^2(\Lambda - \sigma^2)^{-1})^{-1}
+    P_v^\top(x_v - \mu_v)`. The number of components is the one of :data:`COMPONENTS` that paints a tenth of the
+    training images best.
+    """
+
+    def __init__(self, patches: Tensor, mask: Tensor) -> None:
+        flat = patches.flatten(1).double()
+        count = max(8, len(flat) // 10)
+        fitted = flat[count:] if len(flat) > 2 * count else flat
+        self.mean = fitted.mean(0)
+        centred = fitted - self.mean
+        values, vectors = torch.linalg.eigh(centred.T @ centred / len(fitted))
+        self.values, self.vectors = values.flip(0).clamp_min(0), vectors.flip(1)
+        held = min(count, len(mask), 512)
+        scores = {
+            k: float(errors(self.filled(patches[:held], mask[:held], k), patches[:held], mask[:held]).mean())
+            for k in COMPONENTS
+            if k < min(fitted.shape)
+        }
+        self.components = min(scores, key=scores.__getitem__)
+
+    def filled(self, patches: Tensor, mask: Tensor, components: int | None = None, *, batch: int = 200) -> Tensor:
+        """Patches with every hidden one painted."""
+        k = self.components if components is None else components
+        basis, rest = self.vectors[:, :k], self.values[k:].mean()
+        prior = rest / (self.values[:k] - rest).clamp_min(1e-12)
+        done = []
+        for start in range(0, len(patches), batch):
+            some, covered = patches[start : start + batch], mask[start : start + batch]
+            seen = (~covered)[..., None].expand_as(some).flatten(1).double()
+            centred = (some.flatten(1).double() - self.mean) * seen
+            gram = torch.einsum("nd,dk,dl->nkl", seen, basis, basis) if k <= 16 else _gram(seen, basis)
+            found = torch.linalg.solve(gram + torch.diag(prior), centred @ basis)
+            done.append((self.mean + found @ basis.T).reshape(some.shape).to(patches.dtype))
+        return torch.cat(done)
+
+
+def _gram(seen: Tensor, basis: Tensor) -> Tensor:
+    return torch.stack([(basis * one[:, None]).T @ basis for one in seen])
+
+
+def errors(found: Tensor, patches: Tensor, mask: Tensor) -> Tensor:
+    """Mean square over the hidden pixels, one number per image."""
+    square = (found - patches).double().square().mean(-1)
+    return (square * mask).sum(1) / mask.sum(1)
+
+
+def all_errors(
+    model: torch.nn.Module, train: Tensor, test: Tensor, *, seed: int, fitted: PrincipalComponents | None = None
+) -> tuple[Mapping[str, Tensor], PrincipalComponents]:
+    """Errors per test image of the model and of the three other ways; ``train``, ``test`` are floats in [0, 1]."""
+    network = masked_network(model)
+    if network is None:
+        raise TypeError(f"all_errors: model must be a masked autoencoder, got {type(model).__name__}. Load one.")
+    noise = noise_for(len(test), network, seed)
+    mask = hidden(noise, network.mask_ratio).to(test.device)
+    patches = network.patchify(test)
+    if fitted is None:
+        other = hidden(noise_for(len(train), network, seed + 1), network.mask_ratio).to(train.device)
+        fitted = PrincipalComponents(network.patchify(train), other)
+    ways = {
+        "model": painted(model, test, noise),
+        "mean": mean_filled(patches, mask, network.in_channels),
+        "nearest": nearest_filled(patches, mask, network.side),
+        "pca": fitted.filled(patches, mask),
+    }
+    return {name: errors(found, patches, mask).cpu() for name, found in ways.items()}, fitted

@@ -1,0 +1,221 @@
+"""What was found, as findings and claims by question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lisse.experiments.form import Claim, Finding
+from lisse.experiments.masked_autoencoders.networks import LABELS
+from lisse.profile import Profile, Row
+
+Results = Mapping[str, Any]
+Profiles = Mapping[str, Profile]
+_WAYS = {"model": "MAE", "mean": "mean of the visible pixels", "nearest": "nearest visible patch", "pca": "PCA"}
+
+
+def findings(results: Results, profiles: Profiles) -> tuple[Finding, ...]:
+    """Painting, probes, and the means over layers of what Propagation saw."""
+    found = []
+    for way, says in _WAYS.items():
+        found.append(
+            _finding(f"q2/error/{way}", f"Q2 error on hidden pixels, {says}", results["mae"]["errors"][way], 0.01)
+        )
+    for name in LABELS:
+        if name != "mae" and name != "vit":
+            one = results[name]["errors"]["model"]
+            found.append(_finding(f"error/{name}", f"error on hidden pixels, {LABELS[name][0]}", one, 0.02))
+    for name in (*LABELS, "random", "pixels"):
+        label = {"random": "MAE at its start", "pixels": "pixels"}.get(name) or LABELS[name][0]
+        found.append(_finding(f"probe/{name}", f"linear probe, {label}", results[name]["probe"], 0.06))
+    for name, profile in profiles.items():
+        for key, says, quantity, at, within in _MEASURED:
+            rows = _rows(profile, quantity, at)
+            if rows:
+                label = "MAE at its start" if name == "random" else LABELS[name][0]
+                value = sum(row.value for row in rows) / len(rows)
+                low = min(row.low if row.low is not None else row.value for row in rows)
+                high = max(row.high if row.high is not None else row.value for row in rows)
+                note = f"over {len(rows)} layer{'s' if len(rows) > 1 else ''}; lowest to highest end of the intervals"
+                wide = None if within is None else within * max(abs(value), 0.05)
+                found.append(
+                    Finding(
+                        f"{key}/{name}",
+                        f"{says}, {label}",
+                        value,
+                        min(low, value),
+                        max(high, value),
+                        rows[0].n,
+                        within=wide,
+                        note=note,
+                    )
+                )
+    return tuple(found)
+
+
+# Key, words, quantity, coordinates, and how far a rerun may be, relative to the value.
+_MEASURED: tuple[tuple[str, str, str, Mapping[str, Any], float | None], ...] = (
+    ("q1/asymmetry", "Q1 asymmetry of the kernel", "asymmetry", {"of": "kernel"}, 0.5),
+    ("q1/key_term", "Q1 share of ½‖k‖² in (12)", "norm_term", {"of": "key"}, 0.3),
+    ("q1/difference_term", "Q1 share of ½‖q−k‖² in (12)", "norm_term", {"of": "difference"}, 0.3),
+    ("q1/reading", "Q1 distance of the attention from its RBF reading", "reading_distance", {"to": "rbf_w"}, 0.5),
+    ("q1/offset", "Q1 share that is no convolution", "offset_defect", {}, 0.5),
+    ("q1/rank", "Q1 rank that the FFN adds", "added_rank", {}, None),
+    ("q3/attention", "Q3 n·ρ, attention alone", "scaled_ratio", {"of": "attention"}, 0.3),
+    ("q3/skip", "Q3 n·ρ, sub-layer with its skip", "scaled_ratio", {"of": "sublayer"}, 0.3),
+    ("q3/no_skip", "Q3 n·ρ, sub-layer without", "scaled_ratio", {"of": "sublayer without skip"}, 0.3),
+    ("q3/block", "Q3 n·ρ, block", "scaled_ratio", {"of": "block"}, 0.3),
+    ("q3/cka", "Q3 CKA of neighbouring layers", "similarity", {"pair": "neighbours"}, 0.2),
+    ("q5/mass", "Q5 attention of masked patches within one patch, over unmasked", "attention_mass",
+     {"radius": 1, "queries": "masked, unmasked keys"}, 0.5),
+    ("q5/uniform", "Q5 the same if it were uniform", "attention_mass",
+     {"radius": 1, "queries": "masked, unmasked keys, uniform"}, 0.2),
+    ("q5/mask_tokens", "Q5 attention to mask tokens", "mask_mass", {"queries": "masked"}, 0.5),
+    ("q5/restricted", "Q5 Lemma 6.1, mask tokens left out: share of the output", "lemma_share",
+     {"construction": "restricted"}, None),
+    ("q5/span", "Q5 outside the span of (25)", "span_residual", {}, None),
+    ("q5/slope", "Q5 Lemma 6.1, slope in n (the lemma: −1)", "lemma_slope", {"construction": "restricted"}, None),
+    ("q5/constant", "Q5 least constant of (26)", "interpolation_constant", {}, None),
+)  # fmt: skip
+
+
+def claims(results: Results, profiles: Profiles) -> tuple[Claim, ...]:
+    """The paper's answers, and what a pretraining must do at least, each true or false here."""
+    mae, start = results["mae"], results["random"]
+    found = []
+    for way in ("mean", "nearest", "pca"):
+        less = mae["less"][way]
+        detail = f"by {less['value']:.4f} [{less['low']:.4f}, {less['high']:.4f}] of {mae['errors'][way]['value']:.4f}"
+        found.append(
+            Claim(
+                f"q2/beats_{way}",
+                f"the autoencoder paints better than {_WAYS[way]}",
+                less["low"] > 0,
+                detail,
+                theirs=False,
+            )
+        )
+    for name, other in (("pixels", results["pixels"]), ("random", start)):
+        words = {"pixels": "pixels", "random": "its random start"}[name]
+        found.append(
+            _above(f"probe/beats_{name}", f"its linear probe beats {words}", mae["probe"], other["probe"], theirs=False)
+        )
+    positions = results["mae_no_positions"]["errors"]["model"]
+    found.append(
+        Claim(
+            "q1/positions", "Q1 positions carry the reconstruction: without them the error is larger",
+            positions["low"] > mae["errors"]["model"]["high"],
+            f"{positions['value']:.4f} without, {mae['errors']['model']['value']:.4f} with",
+        )
+    )  # fmt: skip
+    asymmetry = [row.value for row in _rows(profiles["mae"], "asymmetry", {"of": "kernel"})]
+    found.append(
+        Claim(
+            "q1/symmetric", "Q1 the learned kernel is symmetric (defect under 0.1 in every layer)",
+            max(asymmetry) < 0.1, f"{min(asymmetry):.3f} to {max(asymmetry):.3f}",
+        )
+    )  # fmt: skip
+    keys = [row.value for row in _rows(profiles["mae"], "norm_term", {"of": "key"})]
+    queries = [row.value for row in _rows(profiles["mae"], "norm_term", {"of": "query"})]
+    both = [a + b for a, b in zip(keys, queries, strict=True)]
+    found.append(
+        Claim(
+            "q1/norm_terms", "Q1 the norm terms of (12) are small beside the third (together under a third)",
+            max(both) < 1 / 3, f"shares {min(both):.2f} to {max(both):.2f}",
+        )
+    )  # fmt: skip
+    cka = [row.value for row in _rows(profiles["mae"], "similarity", {"pair": "neighbours"})]
+    found.append(
+        Claim(
+            "q3/alike",
+            "Q3 neighbouring layers are alike (CKA of 0.8 or more)",
+            min(cka) >= 0.8,
+            f"{min(cka):.3f} to {max(cka):.3f}",
+        )
+    )
+    skip = _rows(profiles["mae"], "scaled_ratio", {"of": "sublayer"})
+    none = _rows(profiles["mae"], "scaled_ratio", {"of": "sublayer without skip"})
+    pairs = [(a, b) for a, b in zip(skip, none, strict=True)]
+    found.append(
+        Claim(
+            "q3/skip", "Q3 the skip makes every layer change its tokens less", all(_under(a, b) for a, b in pairs),
+            f"n·ρ {_mean(skip):.3f} with, {_mean(none):.3f} without",
+        )
+    )  # fmt: skip
+    four, one, zero = (results[name] for name in ("mae", "mae_decoder1", "mae_decoder0"))
+    found.append(
+        _above(
+            "q4/probe",
+            "Q4 a deeper decoder gives a better encoder: probe against one block",
+            four["probe"],
+            one["probe"],
+        )
+    )
+    found.append(_above("q4/none", "Q4 without a decoder block the encoder is worse", four["probe"], zero["probe"]))
+    error = one["errors"]["model"]
+    found.append(
+        Claim(
+            "q4/paints", "Q4 a deeper decoder paints better than one block",
+            four["errors"]["model"]["high"] < error["low"],
+            f"{four['errors']['model']['value']:.4f} against {error['value']:.4f}",
+        )
+    )  # fmt: skip
+    near = _rows(profiles["mae"], "attention_mass", {"radius": 1, "queries": "masked, unmasked keys"})
+    found.append(
+        Claim(
+            "q5/global", "Q5 masked patches look beyond their neighbours: under half of the attention within one patch",
+            all(row.value < 0.5 for row in near), ", ".join(f"{row.value:.3f}" for row in near),
+        )
+    )  # fmt: skip
+    span = _rows(profiles["mae"], "span_residual", {})
+    found.append(
+        Claim(
+            "q5/span", "Q5 (25): masked outputs lie in the span of the unmasked values (residual under 1 %)",
+            all(row.value < 0.01 for row in span), f"{_mean(span):.3f} of the output is outside",
+        )
+    )  # fmt: skip
+    slopes = _rows(profiles["mae"], "lemma_slope", {"construction": "restricted"})
+    found.append(
+        Claim(
+            "q5/slope", "Q5 Lemma 6.1: leaving out mask tokens costs O(1/n) (slope under −½ in every layer)",
+            bool(slopes) and all(row.value < -0.5 for row in slopes), ", ".join(f"{row.value:+.2f}" for row in slopes),
+        )
+    )  # fmt: skip
+    return tuple(found)
+
+
+def notes(results: Results) -> tuple[str, ...]:
+    """What a reader should know of the trainings."""
+    told = []
+    for name, (label, _, _) in LABELS.items():
+        training = results.get(name, {}).get("training")
+        if training:
+            told.append(f"{label}: {training['epochs']} epochs, {training['images_per_second']:,.0f} images a second.")
+    floor = results.get("mae", {}).get("training", {}).get("floor_images_per_second")
+    if floor and "H200" in str(results.get("machine", "")):
+        told.append(f"Floor of the MAE's training on an H200: {floor:,.0f} images a second.")
+    return (" ".join(told),) if told else ()
+
+
+def _finding(key: str, says: str, one: Mapping[str, Any], within: float | None) -> Finding:
+    return Finding(key, says, one["value"], one["low"], one["high"], one["n"], within=within)
+
+
+def _above(key: str, says: str, one: Mapping[str, Any], other: Mapping[str, Any], *, theirs: bool = True) -> Claim:
+    detail = f"{one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}] against {other['value']:.3f}"
+    return Claim(key, says, one["low"] > other["high"], f"{detail} [{other['low']:.3f}, {other['high']:.3f}]", theirs)
+
+
+def _rows(profile: Profile, quantity: str, at: Mapping[str, Any]) -> list[Row]:
+    """In order of depth: those whose coordinates hold ``at``; without ``queries``, all queries."""
+    rows = [row for row in profile.rows if row.quantity == quantity and at.items() <= dict(row.at).items()]
+    rows = [row for row in rows if "queries" in at or "queries" not in row.at]
+    return sorted(rows, key=lambda row: row.depth or 0.0)
+
+
+def _under(a: Row, b: Row) -> bool:
+    return (a.high if a.high is not None else a.value) < (b.low if b.low is not None else b.value)
+
+
+def _mean(rows: list[Row]) -> float:
+    return sum(row.value for row in rows) / max(1, len(rows))

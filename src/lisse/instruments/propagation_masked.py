@@ -1,0 +1,111 @@
+"""What mask tokens do in a decoder: their share of the attention, Lemma 6.1, the span of (25), both sides of (26)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lisse.instruments.propagation_layers import Key, key
+from lisse.maths.masking import attention_residuals, interpolation_bound
+from lisse.networks.attention_heads import Heads
+from lisse.networks.masked import MaskedAutoencoder, sincos_positions
+
+CONSTRUCTIONS = ("restricted", "zeroed", "refitted", "simplex", "least_squares")
+
+
+def hidden_patches(network: MaskedAutoencoder, noise: Tensor) -> Tensor:
+    """Which patches [n, p] are hidden for ``noise``: true where hidden."""
+    return noise.argsort(dim=1).argsort(dim=1) >= network.kept()
+
+
+def mask_mass(matrix: Tensor, hidden: Tensor, first: int) -> dict[Key, Tensor]:
+    """The share of attention [n, M, t, t] that goes to mask tokens, from masked and from unmasked patches."""
+    patches = matrix[..., first:, :]
+    onto = torch.einsum("nmij,nj->nmi", patches[..., first:], hidden.to(matrix)).mean(1)
+    weights = hidden.to(matrix)
+    return {
+        key("mask_mass", queries="masked"): (onto * weights).sum(1) / weights.sum(1),
+        key("mask_mass", queries="unmasked"): (onto * (1 - weights)).sum(1) / (1 - weights).sum(1),
+    }
+
+
+def lemma(heads: Heads, hidden: Tensor, first: int) -> dict[Key, Tensor]:
+    """Residuals of Lemma 6.1 in five constructions at the masked queries, means over these and over heads.
+
+    ``lemma_residual`` is in the units of the values (for slopes), ``lemma_share`` over the mean norm of the output.
+    The class token counts as unmasked. ``span_residual`` is the share of the output outside the span of (25).
+    """
+    n, count = len(hidden), heads.matrix.shape[1]
+    seen = torch.zeros(n, first, dtype=torch.bool, device=hidden.device)
+    masked = torch.cat((seen, hidden), 1)
+    found: dict[Key, list[Tensor]] = {}
+    matrix, values = heads.matrix.double(), heads.value.double()
+    for image in range(n):
+        here = masked[image]
+        sums: dict[str, Tensor] = {}
+        size = torch.zeros((), dtype=torch.float64)
+        for head in range(count):
+            a, v = matrix[image, head], values[image, head]
+            residuals = attention_residuals(a / a.sum(-1, keepdim=True), v, here)
+            size = size + (a @ v)[here].norm(dim=-1).mean().cpu() / count
+            for name in CONSTRUCTIONS:
+                sums[name] = sums.get(name, torch.zeros(())) + getattr(residuals, name)[here].mean().cpu() / count
+        for name in CONSTRUCTIONS:
+            found.setdefault(key("lemma_residual", construction=name), []).append(sums[name])
+            found.setdefault(key("lemma_share", construction=name), []).append(sums[name] / size)
+        found.setdefault(key("span_residual"), []).append(sums["least_squares"] / size)
+    return {name: torch.stack(numbers) for name, numbers in found.items()}
+
+
+def interpolation(network: MaskedAutoencoder, logits: Tensor, images: Tensor, hidden: Tensor) -> dict[Key, Tensor]:
+    """Both sides of (26), image by image: reconstruction against target, in the network's own units.
+
+    With normalised pixels the target is the normalised image, for that is what is painted.
+    """
+    found: dict[Key, list[Tensor]] = {}
+    painted, target = network.unpatchify(logits.double()), network.unpatchify(network.target(images.double()))
+    for one, other, masked in zip(painted, target, hidden, strict=True):
+        bound = interpolation_bound(one, other, masked)
+        for name, value in (
+            ("masked patches", bound.left.max()),
+            ("unmasked patches", bound.unmasked),
+            ("remainder", bound.remainder),
+        ):
+            found.setdefault(key("interpolation_error", of=name), []).append(value.cpu())
+        found.setdefault(key("interpolation_constant"), []).append(bound.constant.cpu())
+    return {name: torch.stack(numbers) for name, numbers in found.items()}
+
+
+def with_side(network: MaskedAutoencoder, side: int) -> MaskedAutoencoder:
+    """The same weights on another grid of patches; the sine-cosine positions are those of that grid.
+
+    Refused for a network whose positions are others: what they would be elsewhere is not known.
+    """
+    attention: Any = network.blocks[0].attn
+    decoding: Any = network.decoder_blocks[0].attn
+    width, decoder = network.norm.weight.numel(), network.decoder_norm.weight.numel()
+    own = sincos_positions(network.side, width).to(network.pos_embed)
+    if not torch.allclose(network.pos_embed[0, 1:], own, atol=1e-3):
+        raise ValueError(
+            "Propagation: sides must be left out for a network whose positions are not the sine-cosine ones, got "
+            f"{side}. Leave out sides."
+        )
+    with torch.random.fork_rng(devices=[]):
+        other = MaskedAutoencoder(
+            network.in_channels, side * network.patch, patch=network.patch, width=width, heads=attention.heads,
+            depth=len(network.blocks), decoder_width=decoder,
+            decoder_heads=decoding.heads, decoder_depth=len(network.decoder_blocks),
+            mask_ratio=network.mask_ratio, norm_pix=network.norm_pix, positions=True, eps=network.norm.eps,
+            attention=attention.reading, qk_norm=attention.q_norm is not None,
+        )  # fmt: skip
+    kept = {name: value for name, value in network.state_dict().items() if not name.endswith("pos_embed")}
+    other.load_state_dict(kept, strict=False)
+    weight = next(network.parameters())
+    return other.to(weight.device, weight.dtype).eval()
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Images at another size, bilinear with antialiasing."""
+    return nn.functional.interpolate(images, (size, size), mode="bilinear", antialias=True, align_corners=False)

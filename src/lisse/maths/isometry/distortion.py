@@ -1,0 +1,102 @@
+"""What a map does to the distances of a set of points: relative error, correlation, stretch, histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = Tensor | np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Distortion:
+    """``error``: mean relative error of the distances; ``correlation`` of distances before and after (NaN where one
+    side is constant); ``stretch``: quantiles of after / before, one per asked-for level; ``largest``: the largest of
+    them, which bounds the map's Lipschitz constant from below; ``pairs``: how many pairs there were."""
+
+    error: float
+    correlation: float
+    stretch: tuple[float, ...]
+    largest: float
+    pairs: int
+
+
+def distortion(
+    before: Array, after: Array, among: Array | None = None, *, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+) -> Distortion:
+    r"""How far the distances ``after`` ``[n, n]`` are from those ``before``, over unordered pairs.
+
+    .. math:: \text{error} = \operatorname{mean} \frac{|D^z_{ij} - D^x_{ij}|}{D^x_{ij}}, \qquad
+              \text{stretch}_{ij} = D^z_{ij} / D^x_{ij}
+
+    ``among`` ``[n, n]`` chooses the pairs (true where a pair counts; symmetric). Pairs at distance 0 before have no
+    relative error and are left out. An isometry has error 0, correlation 1 and stretch 1; a map of Lipschitz constant K
+    has no stretch over K. All in float64; NaN where no pair is left. Cost O(n² log n).
+    """
+    x, z = (torch.as_tensor(one).detach().double() for one in (before, after))
+    if x.ndim != 2 or x.shape[0] != x.shape[1] or x.shape != z.shape:
+        raise ValueError(
+            f"distortion: before and after must be distances [n, n] of the same points, got {list(x.shape)} and "
+            f"{list(z.shape)}."
+        )
+    levels = tuple(float(level) for level in quantiles)
+    if any(not 0 <= level <= 1 for level in levels):
+        raise ValueError(f"distortion: quantiles must lie in [0, 1], got {quantiles}.")
+    keep = _pairs(x, among) & (x > 0)
+    x, z = x[keep], z[keep]
+    if not bool(torch.isfinite(x).all() and torch.isfinite(z).all()):
+        raise ValueError("distortion: distances must be finite, got NaN or infinity among the chosen pairs.")
+    if not len(x):
+        nan = float("nan")
+        return Distortion(nan, nan, (nan,) * len(levels), nan, 0)
+    ratio = z / x
+    # np.quantile has no limit on the number of pairs, torch.quantile has.
+    found = np.quantile(ratio.cpu().numpy(), levels) if levels else np.empty(0)
+    return Distortion(
+        error=float((ratio - 1).abs().mean()),
+        correlation=pair_correlation(x, z),
+        stretch=tuple(float(value) for value in found),
+        largest=float(ratio.max()),
+        pairs=len(x),
+    )
+
+
+def pair_correlation(x: Tensor, z: Tensor) -> float:
+    """Pearson's correlation of two lists of numbers; NaN where one of them is constant, to rounding."""
+    a, b = x.double() - x.double().mean(), z.double() - z.double().mean()
+    left, right = float(torch.linalg.vector_norm(a)), float(torch.linalg.vector_norm(b))
+    rounding = 1e-12 * len(x) ** 0.5
+    if left <= rounding * float(x.abs().max()) or right <= rounding * float(z.abs().max()):
+        return float("nan")
+    return max(-1.0, min(1.0, float(a @ b) / (left * right)))
+
+
+def distance_histogram(
+    distances: Array, among: Array | None = None, *, bins: int = 40, top: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts ``[bins]`` and edges ``[bins + 1]`` of the distances of unordered pairs, from 0 to ``top`` (the largest).
+
+    ``among`` chooses pairs, as in :func:`distortion`. With ``top`` given, larger distances are not counted.
+    """
+    if bins < 1:
+        raise ValueError(f"distance_histogram: bins must be at least 1, got {bins}.")
+    values = torch.as_tensor(distances).detach().double()
+    chosen = values[_pairs(values, among)].cpu().numpy()
+    end = float(top) if top is not None else float(chosen.max()) if len(chosen) else 1.0
+    counts, edges = np.histogram(chosen, bins=bins, range=(0.0, end or 1.0))
+    return counts, edges
+
+
+def _pairs(distances: Tensor, among: Array | None) -> Tensor:
+    """One of (i, j) and (j, i), without the diagonal, where ``among`` says so."""
+    one = torch.ones_like(distances, dtype=torch.bool).triu(1)
+    if among is None:
+        return one
+    chosen = torch.as_tensor(among, device=distances.device).bool()
+    if chosen.shape != distances.shape:
+        raise ValueError(f"distortion: among must have shape {list(distances.shape)}, got {list(chosen.shape)}.")
+    return one & chosen

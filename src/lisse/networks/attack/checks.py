@@ -1,0 +1,112 @@
+"""What every attack asks of its input, and how a model's normalisation has to be declared."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Bounds = tuple[float, float]
+#: What image models of lisse take. The default of every attack; anything else is a person's own word.
+UNIT: Bounds = (0, 1)
+_DECLARE = (
+    "model = lisse.models.declare(network, input_size=(c, h, w), mean=…, std=…) takes [0, 1] and normalises inside "
+    "(kind='plain' for a network that takes x as it is)"
+)
+
+
+def checked_input(function: str, model: Any, x: Any, bounds: Bounds | None) -> Tensor:
+    """``x`` as a tensor of floats inside ``bounds``."""
+    if not callable(model):
+        raise TypeError(f"{function}: model must be an nn.Module, got {type(model).__name__}. Give the network itself.")
+    if isinstance(x, (dict, list, tuple, str)):
+        raise TypeError(f"{function}: x must be one tensor, got {type(x).__name__}. Only images and vectors have ε.")
+    values = torch.as_tensor(x).detach()  # an input of a person's own graph stays out of it
+    if not values.is_floating_point():
+        how = "Divide bytes by 255." if values.dtype == torch.uint8 else "Token ids and counts cannot be attacked so."
+        raise TypeError(f"{function}: x must hold floats, got {values.dtype}. {how}")
+    if values.ndim < 2:
+        raise ValueError(f"{function}: x must be [n, …], got shape {list(values.shape)}. Add an axis: x[None].")
+    if values.is_inference():
+        with torch.inference_mode(False):
+            values = values.clone()  # a tensor of inference mode can carry no gradient
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError(f"{function}: x must be finite, got NaN or infinity in it. Clean the data first.")
+    if bounds is None:
+        return values
+    _check_bounds(function, bounds)
+    declared = getattr(model, "lisse", None) is not None
+    if values.numel():
+        low, high = (float(end) for end in values.aminmax())
+        if low < bounds[0] or high > bounds[1]:
+            hint = (
+                "This model normalises inside: give it images in [0, 1]."
+                if declared
+                else f"The model declares no normalisation. Declare it ({_DECLARE}), or say which values it takes: "
+                "bounds=(low, high), with eps in the same unit; bounds=None where there is no limit."
+            )
+            raise ValueError(
+                f"{function}: x must lie in bounds [{bounds[0]:g}, {bounds[1]:g}], got {low:g} … {high:g}. {hint}"
+            )
+    if not declared and bounds is UNIT:
+        warnings.warn(
+            f"{function}: the model declares no normalisation; it is given x as it is, in [0, 1]. If it was trained on "
+            f"normalised images this is another network. Declare it: {_DECLARE}; or give bounds=(low, high).",
+            stacklevel=3,
+        )
+    return values
+
+
+def _check_bounds(function: str, bounds: Any) -> None:
+    try:
+        low, high = (float(end) for end in bounds)
+        good = low < high
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise ValueError(f"{function}: bounds must be (low, high) or None, got {bounds!r}. Images have (0, 1).")
+
+
+def checked_labels(function: str, y: Any, n: int) -> Tensor:
+    """``y`` as int64 ``[n]``."""
+    labels = torch.as_tensor(y)
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"{function}: y must hold whole numbers, got {labels.dtype}. They are the classes 0, 1, ….")
+    if labels.shape != (n,):
+        raise ValueError(
+            f"{function}: y must have a label for each of the {n} samples, got shape {list(labels.shape)}. "
+            "Give one class each."
+        )
+    if n and int(labels.min()) < 0:
+        raise ValueError(f"{function}: y must hold the classes 0, 1, …, got {int(labels.min())}. Number them from 0.")
+    return labels.long()
+
+
+def check_classes(function: str, logits: Tensor, y: Tensor) -> None:
+    """See that every label is one of the model's classes."""
+    if len(y) and int(y.max()) >= logits.shape[1]:
+        raise ValueError(
+            f"{function}: y must hold classes below {logits.shape[1]}, the model's number, got {int(y.max())}. "
+            "Are these the labels that it was trained on?"
+        )
+
+
+def checked_size(function: str, name: str, value: Any) -> float:
+    """A length that is finite and not negative."""
+    try:
+        size = float(value)
+    except (TypeError, ValueError):
+        size = math.nan
+    if not 0 <= size < math.inf or isinstance(value, bool):
+        raise ValueError(f"{function}: {name} must be a number of at least 0, got {value!r}. It is in the unit of x.")
+    return size
+
+
+def checked_count(function: str, name: str, value: Any) -> int:
+    """A whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{function}: {name} must be a whole number of at least 1, got {value!r}.")
+    return value

@@ -1,0 +1,100 @@
+import math
+
+import pytest
+import torch
+
+from lisse.experiments import Task
+from lisse.experiments.masked_autoencoders import operators as study
+from lisse.experiments.masked_autoencoders.skip import BETAS, skip_against_solve
+from lisse.maths.variation import patch_cross
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    return study.operators(Task("smoke", tmp_path_factory.mktemp("operators")))
+
+
+def test_the_ratio_of_theorem_51_at_known_sides():
+    fixed = study.stability_ratio("smooth", "fixed", (8, 16, 32))
+    assert fixed.mean == pytest.approx((0.456, 0.895, 1.770), abs=6e-4)
+    assert study.stability_ratio("smooth", "shrinking", (8,)).mean == pytest.approx((0.208,), abs=5e-4)
+    step = study.stability_ratio("step", "shrinking", (8, 32))
+    assert step.mean[1] / step.mean[0] == pytest.approx(2, rel=0.01)  # √n
+    assert step.supremum[1] / step.supremum[0] == pytest.approx(4, rel=0.01)  # n
+
+
+def test_the_claims_come_out_as_worked_out(outcome):
+    holds = {claim.key.removeprefix("operators/"): claim.holds for claim in outcome.claims}
+    assert holds == {
+        "theorem51/fixed": False,
+        "theorem51/smooth": True,
+        "theorem51/step": False,
+        "tikhonov/weighted": True,
+        "tikhonov/printed": False,
+        "tikhonov/skip": False,
+        "tikhonov/stable": True,
+        "proposition31/recovery": False,
+        "proposition31/low-rank": False,
+    }
+    assert all(finding.key.startswith("operators/") for finding in outcome.findings)
+    assert all(math.isfinite(finding.value) for finding in outcome.findings)
+
+
+def test_the_figures_are_there(outcome):
+    assert [file.name for file in outcome.files] == [
+        "theorem51.png",
+        "tikhonov.png",
+        "proposition31.png",
+        "proposition31-pictures.png",
+    ]
+    assert all(file.read_bytes()[:4] == b"\x89PNG" for file in outcome.files)
+
+
+def test_the_skip_connection_comes_near_to_the_solve_only_for_large_beta():
+    image = torch.rand(32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = skip_against_solve(image, grid=4)
+    assert found.betas == BETAS
+    assert max(found.solve) < 1e-12
+    assert list(found.skip) == sorted(found.skip, reverse=True)
+    assert found.skip[-1] < 0.1 < found.skip[BETAS.index(0.1)]
+    assert list(found.condition) == sorted(found.condition, reverse=True)
+    assert found.first_condition > found.condition[0]
+
+
+def test_errors_of_crosses_are_relative_to_the_picture_less_its_mean():
+    pictures = study._generated(0)
+    found = study.cross_errors(pictures)
+    u = pictures["generated-0"]
+    one = patch_cross(u, 14, rows=(7,), columns=(7,), tol=study.TRUNCATION)
+    assert float(found.by_mask[0, 0]) == pytest.approx(float(one.error / (u - u.mean()).norm()), rel=1e-5)
+    assert found.masks[0] == pytest.approx((13 / 14) ** 2)
+    assert found.ranks == (1, 2, 4)  # below the side of a patch, 8
+    assert bool((found.by_rank[:, 0:1] <= found.by_rank + 1e-6).all())  # nothing beats the SVD
+    assert bool((found.by_rank.diff(dim=-1)[:, 0] <= 0).all())
+
+
+def test_paper_scale_needs_photographs(tmp_path, monkeypatch):
+    monkeypatch.setenv("LISSE_DATA", str(tmp_path))
+    monkeypatch.setenv("LISSE_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match="photographs must lie in a folder images of LISSE_DATA"):
+        study.photographs(size=28)
+
+
+def test_photographs_are_grey_squares(tmp_path, monkeypatch):
+    from PIL import Image
+
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (40, 30), (255, 0, 0)).save(tmp_path / "images" / "red.png")
+    (tmp_path / "images" / "notes.txt").write_text("not a picture")
+    monkeypatch.setenv("LISSE_DATA", str(tmp_path))
+    (picture,) = study.photographs(size=28).values()
+    assert picture.shape == (28, 28)
+    assert float(picture.mean()) == pytest.approx(76 / 255)
+
+
+@pytest.mark.large
+def test_real_photographs_are_not_of_low_rank():
+    pictures = study.photographs(size=56)
+    found = study.cross_errors(pictures)
+    assert len(found.names) >= 5
+    assert float(found.by_mask[:, 0].mean()) > 0.5

@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lisse
+from lisse.data import Dataset
+from lisse.instruments import ALL, Propagation
+from lisse.maths.attention_distance import attention_distance, attention_mass, uniform_attention
+from lisse.maths.masking import attention_residuals, interpolation_bound
+from lisse.maths.similarity import linear_cka
+from lisse.maths.variation import token_norm, token_variation
+from lisse.networks import zoo
+from lisse.networks.masked import to_huggingface
+from lisse.networks.zoo.mae import MaskedAutoencoder
+from lisse.networks.zoo.vit import Block, VisionTransformer
+
+N = 10
+IMAGES = torch.rand(N, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+FEW = Propagation(kernels=8, lemma=2)
+
+
+def shaken(network, size=0.2):
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.add_(size * torch.randn(weight.shape, generator=generator))
+    return network.eval()
+
+
+def vit(**options) -> VisionTransformer:
+    return shaken(zoo.build("vit_small", size=16, patch=4, width=12, heads=2, depth=2, **options))
+
+
+def mae(**options) -> MaskedAutoencoder:
+    wanted = {
+        "size": 16, "patch": 4, "width": 12, "heads": 2, "depth": 2, "decoder_width": 8, "decoder_heads": 2,
+        "decoder_depth": 2, **options,
+    }  # fmt: skip
+    return shaken(zoo.build("mae_small", **wanted))
+
+
+def value(profile, quantity, layer, **at):
+    found = [row for row in profile.rows if (row.quantity, row.layer, dict(row.at)) == (quantity, layer, at)]
+    assert len(found) == 1, (quantity, layer, at, len(found))
+    return found[0]
+
+
+def states(network: VisionTransformer, images=IMAGES):
+    """What enters and leaves every part of every block, written out."""
+    patches = network.patch_embed(images)
+    tokens = torch.cat((network.cls_token.expand(len(patches), -1, -1), patches), 1) + network.pos_embed
+    found = []
+    for block in network.blocks:
+        u = block.norm1(tokens)
+        q, k, v = block.attn.projected(u)
+        a = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+        z = block.attn(u)
+        after = block(tokens)
+        found.append({"v": tokens, "u": u, "z": z, "a": a, "value": v, "after": after, "q": q, "k": k})
+        tokens = after
+    return found
+
+
+@pytest.fixture(scope="module")
+def seen():
+    network = vit()
+    with torch.no_grad():
+        return network, states(network), Propagation(kernels=N, ablation=True).measure(network, IMAGES)
+
+
+# -- against the formulas, written out ------------------------------------------------------------------------------
+
+
+def test_the_two_sides_of_theorem_5_1(seen):
+    _, blocks, profile = seen
+    for place, state in enumerate(blocks):
+        layer = f"blocks.{place}"
+        v, u, z, after = (state[name][:, 1:] for name in ("v", "u", "z", "after"))
+        mixed = (state["a"].mean(1) @ state["u"])[:, 1:]
+        for of, first, second in (
+            ("attention", u, mixed), ("sublayer", v, v + z), ("sublayer without skip", v, z), ("block", v, after),
+        ):  # fmt: skip
+            change = token_norm(second - first)
+            ratio = change / (token_norm(first) + token_variation(first))
+            assert value(profile, "change", layer, of=of).value == pytest.approx(float(change.mean()), rel=1e-4)
+            row = value(profile, "ratio", layer, of=of)
+            assert row.value == pytest.approx(float(ratio.mean()), rel=1e-4)
+            assert (row.n, row.kind) == (N, "estimate")
+            assert row.low < row.value < row.high
+            scaled = value(profile, "scaled_ratio", layer, of=of)
+            assert scaled.value == pytest.approx(4 * row.value, rel=1e-6)
+        assert value(profile, "norm", layer, of="block").value == pytest.approx(float(token_norm(v).mean()), rel=1e-5)
+        variation = value(profile, "variation", layer, of="block").value
+        assert variation == pytest.approx(float(token_variation(v).mean()), rel=1e-5)
+
+
+def test_how_far_attention_looks(seen):
+    _, blocks, profile = seen
+    patches = blocks[1]["a"][..., 1:, 1:]
+    patches = patches / patches.sum(-1, keepdim=True)
+    apart = attention_distance(patches).mean(-1)  # images, heads
+    row = value(profile, "attention_distance", "blocks.1", over="mean")
+    assert row.value == pytest.approx(float(apart.mean()), rel=1e-4)
+    nearest = value(profile, "attention_distance", "blocks.1", over="nearest head").value
+    assert nearest == pytest.approx(float(apart.amin(1).mean()), rel=1e-4)
+    uniform = value(profile, "attention_distance", "blocks.1", over="uniform")
+    assert uniform.value == pytest.approx(float(attention_distance(uniform_attention(16)).mean()), rel=1e-9)
+    mass = value(profile, "attention_mass", "blocks.1", radius=1).value
+    assert mass == pytest.approx(float(attention_mass(patches, 1).mean()), rel=1e-4)
+    table = profile["propagation"].arrays["attention_distance"]
+    assert np.allclose(table[1], apart.mean(0).numpy(), rtol=1e-4)
+
+
+def test_the_kernel(seen):
+    _, blocks, profile = seen
+    state = blocks[0]
+    assert value(profile, "row_sum_error", "blocks.0").value < 1e-5
+    q, k = state["q"][:, :, 1:].double(), state["k"][:, :, 1:].double()
+    kernel = (q @ k.mT / 6**0.5).exp()
+    norm = torch.linalg.matrix_norm
+    expected = (norm(kernel - kernel.mT) / (2 * norm(kernel))).mean()
+    assert value(profile, "asymmetry", "blocks.0", of="kernel").value == pytest.approx(float(expected), rel=1e-4)
+    patches = state["a"][..., 1:, 1:].double()
+    patches = patches / patches.sum(-1, keepdim=True)
+    other = (-torch.cdist(q, k).square() / (2 * 6**0.5)).softmax(-1)
+    apart = (patches - other).abs().sum(-1).mean() / 2
+    found = value(profile, "reading_distance", "blocks.0", to="gauss_qk").value
+    assert found == pytest.approx(float(apart), rel=1e-3)
+    shares = [value(profile, "norm_term", "blocks.0", of=of).value for of in ("query", "key", "difference")]
+    assert sum(shares) == pytest.approx(1, rel=1e-6)
+    sizes = torch.stack(
+        [
+            q.square().sum(-1).mean(-1) / 2,
+            k.square().sum(-1).mean(-1) / 2,
+            torch.cdist(q, k).square().mean((-1, -2)) / 2,
+        ],
+        -1,
+    )
+    assert shares == pytest.approx((sizes / sizes.sum(-1, keepdim=True)).mean((0, 1)).tolist(), rel=1e-3)
+
+
+def test_rank_and_similarity(seen):
+    _, blocks, profile = seen
+    state = blocks[0]
+    y, after = (state["v"] + state["z"])[:, 1:].double(), state["after"][:, 1:].double()
+
+    def rank(tokens):
+        sigma = torch.linalg.svdvals(tokens)
+        return (sigma > 1e-3 * sigma[..., :1]).sum(-1)
+
+    expected = (rank(torch.cat((y, after), 1)) - rank(y)).double().mean()
+    assert value(profile, "added_rank", "blocks.0").value == pytest.approx(float(expected))
+    table = profile["propagation"].arrays["similarity"]
+    assert table.shape == (3, 3)
+    assert np.allclose(table, table.T)
+    assert np.allclose(np.diag(table), 1)
+    flat = [blocks[0]["v"][:, 1:].flatten(1)[:4], blocks[0]["after"][:, 1:].flatten(1)[:4]]
+    few = Propagation(samples=4, kernels=0).measure(vit(), IMAGES)["propagation"].arrays["similarity"]
+    assert few[0, 1] == pytest.approx(float(linear_cka(*flat, estimator="unbiased").detach()), abs=1e-3)
+
+
+def test_without_skips_the_network_is_another_one(seen):
+    network, _, profile = seen
+
+    class Bare(nn.Module):
+        """A block without the skip around its attention."""
+
+        def __init__(self, block: Block) -> None:
+            super().__init__()
+            self.block = block
+
+        def forward(self, x):
+            y = self.block.attn(self.block.norm1(x))
+            return y + self.block.mlp(self.block.norm2(y))
+
+    tokens = states(network)[0]["v"]
+    for place, block in enumerate(network.blocks):
+        after = Bare(block)(tokens)
+        change = token_norm((after - tokens)[:, 1:]).mean()
+        row = value(profile, "change", f"blocks.{place}", of="block without skips")
+        assert row.value == pytest.approx(float(change.detach()), rel=1e-4)
+        tokens = after
+
+
+# -- masked autoencoders --------------------------------------------------------------------------------------------
+
+
+def test_a_decoder_shows_what_mask_tokens_do():
+    network = mae()
+    options = Propagation(samples=N, kernels=2, lemma=2)
+    profile = options.measure(network, IMAGES, batch=4)
+    same = options.measure(network, IMAGES, batch=10)
+    for quantity, at in (("mask_mass", {"queries": "masked"}), ("lemma_share", {"construction": "restricted"})):
+        row, other = (value(one, quantity, "decoder_blocks.0", **at) for one in (profile, same))
+        assert row.value == pytest.approx(other.value, rel=1e-5)  # masks do not depend on the batch
+    from lisse.run import Run
+
+    run = Run(network, Dataset("x", IMAGES))
+    noise = run.draw("propagation masks", 0, N, (16,), law="uniform")
+    out = network(IMAGES, noise)
+    hides = out["mask"].bool()
+    tokens = network.filled(network.encode(IMAGES, noise.argsort(1)[:, :4]), out["ids_restore"])
+    attention = network.decoder_blocks[0].attn
+    q, k, v = attention.projected(network.decoder_blocks[0].norm1(tokens))
+    a = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1).detach()
+    onto = (a[:, :, 1:, 1:] * hides[:, None, None, :]).sum(-1).mean(1)
+    expected = torch.stack([one[mask].mean() for one, mask in zip(onto, hides, strict=True)]).mean()
+    row = value(profile, "mask_mass", "decoder_blocks.0", queries="masked")
+    assert row.value == pytest.approx(float(expected), rel=1e-4)
+    shares = []
+    for image in range(2):
+        here = torch.cat((torch.zeros(1, dtype=torch.bool), hides[image]))
+        found = [attention_residuals(a[image, h].double(), v[image, h].detach().double(), here) for h in range(2)]
+        size = sum((a[image, h] @ v[image, h].detach())[here].norm(dim=-1).mean() for h in range(2))
+        shares.append(sum(one.restricted[here].mean() for one in found) / size)
+    row = value(profile, "lemma_share", "decoder_blocks.0", construction="restricted")
+    assert row.value == pytest.approx(float(sum(shares) / 2), rel=1e-3)
+    assert (row.n, row.kind) == (2, "exact")
+    bounds = [
+        interpolation_bound(network.unpatchify(out["logits"])[i].detach(), IMAGES[i], hides[i]).constant for i in (0, 1)
+    ]
+    row = value(profile, "interpolation_constant", "decoder_blocks.1")
+    assert row.value == pytest.approx(float(sum(bounds) / 2), rel=1e-4)
+    assert any("one mask per image" in note for note in profile.notes)
+
+
+def test_the_encoder_is_read_whole():
+    network = mae()
+    profile = FEW.measure(network, IMAGES)
+    tokens = torch.cat(((network.cls_token + network.pos_embed[:, :1]).expand(N, -1, -1), network.embedded(IMAGES)), 1)
+    expected = token_norm(tokens[:, 1:]).mean()
+    assert value(profile, "norm", "blocks.0", of="block").value == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert network.training is False
+    network.train()
+    FEW.measure(network, IMAGES)
+    assert all(module.training for module in network.modules())
+
+
+def test_hugging_faces_autoencoder_gives_the_same():
+    pytest.importorskip("transformers")
+    network = mae()
+    ours = FEW.measure(network, IMAGES)
+    theirs = FEW.measure(to_huggingface(network), IMAGES)
+    assert len(ours.rows) == len(theirs.rows)
+    for row, other in zip(ours.rows, theirs.rows, strict=True):
+        assert (row.quantity, row.layer, row.at) == (other.quantity, other.layer, other.at)
+        assert row.value == pytest.approx(other.value, rel=1e-3, abs=1e-4)
+
+
+def test_the_slope_in_n_is_that_of_its_points():
+    profile = Propagation(samples=8, kernels=0, lemma=2, sides=(2, 4, 6)).measure(mae(), IMAGES)
+    rows = [row for row in profile.rows if row.quantity == "lemma_slope"]
+    assert {row.at["construction"] for row in rows} >= {"restricted", "zeroed", "simplex"}
+    assert all(row.low <= row.value <= row.high for row in rows)
+    with pytest.raises(ValueError, match="positions are not the sine-cosine ones"):
+        Propagation(samples=8, kernels=0, lemma=2, sides=(2, 4, 6)).measure(mae(positions=False), IMAGES)
+    notes = Propagation(samples=8, kernels=0, sides=(2, 4, 6)).measure(vit(), IMAGES).notes
+    assert any("No slope in n" in note for note in notes)
+
+
+def test_the_symmetric_kernel_is_symmetric():
+    profile = FEW.measure(vit(attention="rbf_w"), IMAGES)
+    assert value(profile, "asymmetry", "blocks.0", of="kernel").value < 1e-6
+    assert value(profile, "asymmetry", "blocks.0", of="rows").value > 1e-4
+    assert value(profile, "reading_distance", "blocks.0", to="rbf_w").value < 1e-5
+
+
+# -- other models ---------------------------------------------------------------------------------------------------
+
+
+def test_words_lie_on_a_line_and_padding_is_not_data():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=50
+    )
+    torch.manual_seed(0)
+    model = shaken(transformers.BertModel(config))
+    ids = torch.randint(0, 50, (8, 9))
+    mask = torch.ones(8, 9, dtype=torch.long)
+    mask[4:, 6:] = 0
+    profile = Propagation(kernels=4).measure(model, Dataset("t", {"input_ids": ids, "attention_mask": mask}))
+    layer = "encoder.layer.0"
+    entered = []
+
+    def keep(_, args, out):
+        entered.append(args[0])
+
+    handle = model.encoder.layer[0].register_forward_hook(keep)
+    with torch.no_grad():
+        model(input_ids=ids, attention_mask=mask)
+    handle.remove()
+    sizes = [
+        token_variation(x[:6] if short else x, grid=(1, 6 if short else 9))
+        for x, short in zip(entered[0], [False] * 4 + [True] * 4, strict=True)
+    ]
+    row = value(profile, "variation", layer, of="block")
+    assert row.value == pytest.approx(float(torch.stack(sizes).mean()), rel=1e-4)
+    assert value(profile, "row_sum_error", layer).value < 1e-5
+    assert value(profile, "asymmetry", layer, of="rows").n == 4
+
+
+def test_any_transformer_by_torch_with_a_grid():
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    tokens = torch.randn(N, 10, 8)
+    with pytest.raises(ValueError, match=r"no square, got 10 .* Pass grid=\(rows, columns\)"):
+        FEW.measure(model, tokens)
+    wide = FEW.measure(model, tokens) if False else Propagation(grid=(2, 5)).measure(model, tokens)
+    assert value(wide, "variation", "layers.0", of="block").value == pytest.approx(
+        float(token_variation(tokens, grid=(2, 5)).mean()), rel=1e-4
+    )
+    led = Propagation(grid=(3, 3)).measure(model, tokens)
+    assert value(led, "variation", "layers.0", of="block").value == pytest.approx(
+        float(token_variation(tokens[:, 1:]).mean()), rel=1e-4
+    )
+    assert any("left out" in note for note in led.notes)
+    first = Propagation(grid=(3, 3), leading=0).measure(model, tokens)
+    assert value(first, "variation", "layers.0", of="block").value == pytest.approx(
+        float(token_variation(tokens[:, :9]).mean()), rel=1e-4
+    )
+
+
+def test_what_has_no_attention_is_not_measured():
+    profile = Propagation().measure(zoo.build("lenet"), torch.rand(4, 3, 32, 32))
+    assert profile.rows == ()
+    assert "it reads attention, and" in profile.notes[0]
+
+
+def test_part_of_the_patches_is_no_grid():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTMAEConfig(
+        image_size=16, patch_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64
+    )
+    with pytest.raises(ValueError, match=r"got 5 tokens .* 4 × 4 patches. Part of them is hidden"):
+        Propagation().measure(transformers.ViTMAEModel(config).eval(), IMAGES)
+
+
+# -- options --------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_offered_and_every_row_is_described():
+    assert Propagation in ALL
+    profile = Propagation(samples=8, kernels=2, lemma=1, sides=(2, 3, 4), ablation=True).measure(mae(), IMAGES)
+    assert {quantity.name for quantity in Propagation.QUANTITIES} == {row.quantity for row in profile.rows}
+    for quantity in Propagation.QUANTITIES:
+        assert quantity.says.endswith(".")
+        assert quantity.formula
+        assert quantity.reference.startswith("[")
+
+
+def test_quick_has_no_intervals_and_samples_and_radii_are_taken():
+    profile = Propagation(samples=6, radii=(0, 3), quick=True, kernels=3).measure(vit(), IMAGES)
+    assert all(row.low is None for row in profile.rows)
+    assert value(profile, "ratio", "blocks.0", of="block").n == 6
+    assert value(profile, "added_rank", "blocks.0").n == 3
+    assert {row.at["radius"] for row in profile.rows if row.quantity == "attention_mass"} == {0, 3}
+    assert not any(row.quantity == "added_rank" for row in Propagation(kernels=0).measure(vit(), IMAGES).rows)
+    wide = Propagation(level=0.99, kernels=0).measure(vit(), IMAGES)
+    narrow = Propagation(level=0.5, kernels=0).measure(vit(), IMAGES)
+    a, b = (value(one, "ratio", "blocks.0", of="block") for one in (wide, narrow))
+    assert a.high - a.low > b.high - b.low
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"samples": 0}, "samples must be at least 1"),
+        ({"level": 1.0}, r"level must lie in \(0, 1\)"),
+        ({"radii": (-1,)}, "radii must not be negative"),
+        ({"sides": (2, 4)}, "sides must be three or more"),
+        ({"grid": (0, 3)}, r"grid must be \(rows, columns\)"),
+        ({"leading": -1}, "leading must not be negative"),
+        ({"kernels": -1}, "kernels must be at least 0"),
+        ({"lemma": -1}, "lemma must be at least 0"),
+    ],
+)
+def test_options_that_make_no_sense(options, match):
+    with pytest.raises(ValueError, match=match):
+        Propagation(**options)
+
+
+def test_bad_runs_are_said():
+    with pytest.raises(ValueError, match="left out for a masked autoencoder"):
+        Propagation(grid=(4, 4)).measure(mae(), IMAGES)
+    with pytest.raises(ValueError, match=r"grid must have at most as many places .* got \(9, 9\)"):
+        Propagation(grid=(9, 9)).measure(vit(), IMAGES)
+    network = vit()
+    with torch.no_grad():
+        network.blocks[1].mlp.fc2.bias.fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"must be finite, got nan or inf at blocks.1 \(after\)"):
+        Propagation().measure(network, IMAGES)
+
+
+def test_a_loaded_model_is_measured_in_its_own_units():
+    model = lisse.load_model(
+        "zoo:mae_small?size=16&width=16&heads=2&depth=1&decoder_width=8&decoder_heads=2&decoder_depth=1"
+    )
+    profile = FEW.measure(model, IMAGES)
+    network = model.network
+    normal = (IMAGES - model.mean) / model.std
+    expected = token_norm(network.embedded(normal)).mean()
+    assert value(profile, "norm", "blocks.0", of="block").value == pytest.approx(float(expected.detach()), rel=1e-5)

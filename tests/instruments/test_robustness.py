@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import lisse
+from lisse.data import Dataset
+from lisse.instruments import ALL, Robustness
+from lisse.instruments.robustness_rows import corruption_table, errors, relative_errors
+from lisse.maths.corruption import corrupt
+from lisse.maths.intervals import share_interval
+from lisse.models import declare
+
+GENERATOR = torch.Generator().manual_seed(3)
+IMAGES = torch.randint(256, (60, 3, 8, 8), generator=GENERATOR, dtype=torch.uint8)
+
+
+class Bright(nn.Module):
+    """Class 1 where the mean of the first channel is above a half."""
+
+    def __init__(self, slope: float = 20.0) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(slope))
+
+    def forward(self, x):
+        rise = self.slope * (x[:, 0].mean((1, 2)) - 0.5)
+        return torch.stack([-rise, rise], 1)
+
+
+def bright() -> nn.Module:
+    return declare(Bright(), kind="plain", name="bright")
+
+
+LABELS = (IMAGES[:, 0].double().div(255).mean((1, 2)) > 0.5).long()
+DATA = Dataset("squares", IMAGES, LABELS)
+NOTHING = {"corruptions": (), "attacks": (), "sigma": (), "delta": ()}
+
+
+def rows(profile, quantity, **at):
+    return [
+        row for row in profile.rows if row.quantity == quantity and all(row.at.get(key) == v for key, v in at.items())
+    ]
+
+
+def value(profile, quantity, **at):
+    (row,) = rows(profile, quantity, **at)
+    return row
+
+
+# --- what it counts -------------------------------------------------------------------------------------------------
+
+
+def test_it_is_offered():
+    assert Robustness in ALL
+
+
+def test_clean_accuracy_with_wilsons_interval():
+    profile = Robustness(**NOTHING).measure(bright(), Dataset("d", IMAGES, 1 - LABELS))
+    assert value(profile, "clean_accuracy").value == 0.0
+    flipped = LABELS.clone()
+    flipped[:15] = 1 - flipped[:15]
+    row = value(Robustness(**NOTHING).measure(bright(), Dataset("d", IMAGES, flipped)), "clean_accuracy")
+    expected = share_interval(0.75, 60)
+    assert (row.value, row.kind, row.n) == (0.75, "estimate", 60)
+    assert (row.low, row.high) == pytest.approx((float(expected.low), float(expected.high)))
+    wide = value(Robustness(**NOTHING, level=0.99).measure(bright(), Dataset("d", IMAGES, flipped)), "clean_accuracy")
+    assert wide.low < row.low
+    assert wide.high > row.high
+
+
+def test_fgsm_on_a_linear_network_flips_exactly_those_within_eps():
+    """FGSM moves the mean of channel 0 by ε towards the other side, unless a pixel meets the box."""
+    floats = IMAGES.float() / 255 * 0.6 + 0.2  # no pixel meets the box
+    margin = (floats[:, 0].double().mean((1, 2)) - 0.5).abs()
+    labels = (floats[:, 0].double().mean((1, 2)) > 0.5).long()
+    sizes = (0.0, 0.01, 0.03, 0.1)
+    profile = Robustness(**{**NOTHING, "attacks": ("fgsm", "pgd")}, eps=sizes).measure(
+        bright(), Dataset("d", floats, labels)
+    )
+    for eps in sizes:
+        expected = float((margin > eps).double().mean())
+        for attack in ("fgsm", "pgd"):
+            assert value(profile, "attack_accuracy", attack=attack, eps=eps).value == pytest.approx(expected, abs=1e-9)
+    assert not [note for note in profile.notes if "Warning" in note]
+
+
+def test_l2_steps_and_clip_are_used():
+    floats = IMAGES.float() / 255 * 0.6 + 0.2
+    labels = (floats[:, 0].double().mean((1, 2)) > 0.5).long()
+    margin = (floats[:, 0].double().mean((1, 2)) - 0.5).abs()
+    data = Dataset("d", floats, labels)
+    only = {**NOTHING, "attacks": ("pgd",)}
+    # the gradient is 1/64 on 64 pixels: a move of length ε shifts the mean by ε / 8
+    profile = Robustness(**only, norm="l2", eps=(0.2,)).measure(bright(), data)
+    assert value(profile, "attack_accuracy", eps=0.2).value == pytest.approx(float((margin > 0.025).double().mean()))
+    profile = Robustness(**only, eps=(0.1,), step=(0.001, 0.01), steps=3).measure(bright(), data)
+    for step in (0.001, 0.01):
+        expected = float((margin > 3 * step).double().mean())
+        assert value(profile, "attack_accuracy", step=step).value == pytest.approx(expected)
+    start = Robustness(**only, eps=(0.1,), step=(0.001,), steps=3, random_start=True).measure(bright(), data)
+    key = "right/attack/pgd/linf/0.1/0.001"
+    assert (start["robustness"].arrays[key] != profile["robustness"].arrays[key]).any()
+    # black and white squares: inside the box half of the pixels cannot move outwards
+    edges = Dataset("d", (IMAGES > 127).byte() * 255, LABELS)
+    boxed, free = (
+        value(Robustness(**{**NOTHING, "attacks": ("fgsm",)}, eps=(0.06,), clip=clip).measure(bright(), edges),
+              "attack_accuracy").value
+        for clip in (True, False)
+    )  # fmt: skip
+    assert boxed > free
+
+
+def test_corruptions_are_those_of_the_maths_and_the_drop_is_paired():
+    instrument = Robustness(**{**NOTHING, "corruptions": ("brightness", "contrast")}, severities=(2, 5))
+    profile = instrument.measure(bright(), DATA)
+    shares = {}
+    for name in ("brightness", "contrast"):
+        for severity in (2, 5):
+            made = corrupt(IMAGES, name, severity)
+            shares[name, severity] = float(
+                ((made[:, 0].double().div(255).mean((1, 2)) > 0.5).long() == LABELS).double().mean()
+            )
+            row = value(profile, "corruption_accuracy", corruption=name, severity=severity)
+            assert row.value == pytest.approx(shares[name, severity])
+        mean = (shares[name, 2] + shares[name, 5]) / 2
+        assert value(profile, "mean_accuracy", corruption=name).value == pytest.approx(mean)
+        drop = value(profile, "drop", corruption=name)
+        assert drop.value == pytest.approx(1 - mean)
+        assert drop.low <= drop.value <= drop.high
+    everything = sum(shares.values()) / 4
+    assert value(profile, "mean_corruption_error").value == pytest.approx(1 - everything)
+    assert errors(profile) == {
+        name: pytest.approx([1 - shares[name, 2], 1 - shares[name, 5]]) for name in ("brightness", "contrast")
+    }
+    (line,) = corruption_table([profile])
+    assert line["model"] == "bright"
+    assert line["clean"] == 1.0
+    assert line["brightness"] == pytest.approx(value(profile, "mean_accuracy", corruption="brightness").value - 1)
+    stronger = dataclasses.replace(instrument, strength="imagenet").measure(bright(), DATA)
+    assert value(stronger, "mean_corruption_error").value > value(profile, "mean_corruption_error").value
+
+
+def test_the_mean_corruption_error_against_a_baseline():
+    instrument = Robustness(**{**NOTHING, "corruptions": ("brightness", "contrast")}, severities=(3, 5))
+    base = instrument.measure(bright(), DATA)
+    half = instrument.measure(bright(), Dataset("half", IMAGES, LABELS))
+    same = relative_errors(half, base)
+    assert same == {"brightness": 1.0, "contrast": 1.0, "all": 1.0}
+    with pytest.raises(ValueError, match="errors: profile must hold accuracies under corruption"):
+        errors(Robustness(**NOTHING).measure(bright(), DATA))
+
+
+def test_noise_and_deformations_are_further_axes():
+    profile = Robustness(**{**NOTHING, "sigma": (0.0, 0.5), "delta": (0.1, 3.0)}, cut=2).measure(bright(), DATA)
+    assert value(profile, "noise_accuracy", sigma=0.0).value == 1.0
+    assert value(profile, "noise_accuracy", sigma=0.5).value < 1.0
+    slight, strong = (value(profile, "deformation_accuracy", cut=2, delta=delta).value for delta in (0.1, 3.0))
+    assert strong <= slight
+
+
+def test_numbers_do_not_depend_on_the_batch_size():
+    instrument = Robustness(
+        corruptions=("gaussian_noise", "snow"), severities=(3,), attacks=("noise", "search", "pgd"), eps=(0.02,),
+        queries=3, random_start=True, sigma=(0.2,), delta=(1.0,),
+    )  # fmt: skip
+    found = [instrument.measure(bright(), DATA, batch=batch) for batch in (7, 60)]
+    assert [row.value for row in found[0].rows] == [row.value for row in found[1].rows]
+    other = instrument.measure(bright(), DATA, seed=1)
+    assert [row.value for row in other.rows] != [row.value for row in found[0].rows]
+
+
+def test_quick_is_exact_of_these_samples():
+    profile = Robustness(**{**NOTHING, "sigma": (0.3,)}, quick=True).measure(bright(), DATA)
+    assert {row.kind for row in profile.rows} == {"exact"}
+    assert all(row.low is None for row in profile.rows)
+    few = Robustness(**NOTHING, samples=10).measure(bright(), DATA)
+    assert value(few, "clean_accuracy").n == 10
+    assert "The first 10 of 60 samples." in few.notes
+
+
+def test_finished_pieces_are_found_again(tmp_path, monkeypatch):
+    from lisse.instruments import robustness_cases
+
+    instrument = Robustness(**{**NOTHING, "sigma": (0.1, 0.3)})
+    first = instrument.measure(bright(), DATA, cache=tmp_path)
+    whole = next((tmp_path / "pieces").rglob("*.part"))
+    whole.unlink()
+    monkeypatch.setattr(robustness_cases.Changes, "right", lambda *_: pytest.fail("made again"))
+    again = instrument.measure(bright(), DATA, cache=tmp_path)
+    assert again.rows == first.rows
+
+
+def test_progress_is_told():
+    told = []
+    Robustness(**{**NOTHING, "sigma": (0.1,)}).measure(bright(), DATA, progress=told.append)
+    assert [(event.done, event.total) for event in told if event.task == "robustness"][-1] == (2, 2)
+
+
+# --- warning signs --------------------------------------------------------------------------------------------------
+
+
+def test_a_network_that_hides_its_gradient_is_found_out():
+    class Masked(Bright):
+        def forward(self, x):
+            coarse = (x * 20).round() / 20  # a staircase: its gradient is 0 everywhere
+            return super().forward(coarse) + 0 * super().forward(x)
+
+    model = declare(Masked(), kind="plain")
+    profile = Robustness(**{**NOTHING, "attacks": ("noise", "fgsm", "pgd")}, eps=(0.2,)).measure(model, DATA)
+    assert any("Warning sign (zero gradient): 100%" in note for note in profile.notes)
+
+
+# --- where it does not fit ------------------------------------------------------------------------------------------
+
+
+def notes(model, data, **options):
+    return " ".join(Robustness(**{**NOTHING, **options}).measure(model, data).notes)
+
+
+def test_reasons_not_to_measure():
+    assert "has no labels" in notes(bright(), Dataset("d", IMAGES))
+    assert "not one class each" in notes(bright(), Dataset("d", IMAGES, torch.rand(60)))
+    assert "the model has 2 classes, and d labels from 0 to 5" in notes(bright(), Dataset("d", IMAGES, LABELS * 5))
+
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    assert "gives no logits" in notes(Hidden(), DATA)
+    tokens = Dataset("text", torch.randint(5, (6, 4)), torch.zeros(6, dtype=torch.int64))
+    embedding = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(12, 2))
+    assert "holds neither" in notes(embedding, tokens)
+
+
+def test_vectors_are_attacked_but_not_corrupted():
+    torch.manual_seed(0)
+    x = torch.randn(30, 4) * 3
+    model = declare(nn.Linear(4, 3), kind="plain", input_size=(4,))
+    data = Dataset("points", x, model(x).argmax(1))
+    profile = Robustness(eps=(0.5,), sigma=(0.5,)).measure(model, data)
+    said = " ".join(profile.notes)
+    assert "Corruptions are left out" in said
+    assert "Deformations are left out" in said
+    assert "leave [0, 1]" in said
+    assert value(profile, "attack_accuracy", attack="pgd").value < 1
+
+
+def test_frost_without_its_textures_is_left_out(monkeypatch):
+    from lisse.instruments import robustness
+
+    def missing():
+        raise ValueError("frost_textures: not there")
+
+    monkeypatch.setattr(robustness, "frost_textures", missing)
+    profile = Robustness(**{**NOTHING, "corruptions": ("frost", "fog")}, severities=(1,)).measure(bright(), DATA)
+    assert any("frost is left out" in note for note in profile.notes)
+    assert {row.at["corruption"] for row in rows(profile, "corruption_accuracy")} == {"fog"}
+
+
+def test_an_undeclared_model_is_noted_and_warns_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        profile = Robustness(**{**NOTHING, "attacks": ("fgsm",)}, eps=(0.1,)).measure(Bright(), DATA)
+    assert any("declares no normalisation" in note for note in profile.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"corruptions": ("snwo",)}, "Robustness: corruptions must be among .*got 'snwo'. Did you mean 'snow'"),
+        ({"severities": (0,)}, "severities must be integers from 1 to 5, got"),
+        ({"severities": (6,)}, "severities must be"),
+        ({"severities": ()}, "severities must be"),
+        ({"attacks": ("cw",)}, "attacks must be among noise, fgsm, pgd, search, autoattack, got cw"),
+        ({"norm": "l1"}, "norm must be one of linf, l2"),
+        ({"strength": "mild"}, "strength must be one of cifar, imagenet"),
+        ({"variant": "mine"}, "variant must be one of"),
+        ({"eps": (-1.0,)}, "eps must hold numbers of at least 0"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"samples": 0}, "samples must be at least 1"),
+        ({"level": 1.0}, "level must lie in"),
+    ],
+)
+def test_bad_options(options, match):
+    with pytest.raises(ValueError, match=match):
+        Robustness(**options)
+
+
+def test_nan_is_refused():
+    class Broken(Bright):
+        def forward(self, x):
+            return super().forward(x) / (x.amax((1, 2, 3)) < 0.999)[:, None]
+
+    dark = Dataset("d", IMAGES.clamp_max(200), LABELS)
+    with pytest.raises(ValueError, match=r"logits must be finite, got NaN or infinity under noise/0\.5"):
+        Robustness(**{**NOTHING, "sigma": (0.5,)}).measure(declare(Broken(), kind="plain"), dark)
+
+
+def test_autoattack_is_stronger_than_fgsm():
+    pytest.importorskip("pyautoattack")
+    torch.manual_seed(0)
+    model = declare(nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, 3)), kind="plain")
+    x = torch.rand(8, 3, 8, 8)
+    data = Dataset("d", x, model(x).argmax(1))
+    only = {**NOTHING, "attacks": ("fgsm", "autoattack")}
+    profile = lisse.measure(model, data, Robustness(**only, eps=(0.5,)))
+    weak, strong = (value(profile, "attack_accuracy", attack=name).value for name in ("fgsm", "autoattack"))
+    assert strong <= weak
+    free = Robustness(**only, eps=(0.5,), clip=False).measure(model, data)
+    assert "AutoAttack is left out: it works in [0, 1] only." in free.notes
