@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 @click.option("--heatmap", is_flag=True, help="With `time`: a map, layers upwards and time to the right.")
 @click.option("--steps", is_flag=True, help="With `time`: against steps and not epochs.")
 @click.option("--log-time", is_flag=True, help="With `time`: on a logarithmic axis.")
+@click.option("--image", metavar="FILE", help="With `filmstrip`: the image to paint.")
+@click.option("--seed", type=int, default=0, help="With `filmstrip`: of the mask.  [default: 0]")
+@click.option("--mask-ratio", type=float, help="With `filmstrip`: share of hidden patches.  [default: the model's]")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -37,19 +40,33 @@ def command(
     heatmap: bool,
     steps: bool,
     log_time: bool,
+    image: str | None,
+    seed: int,
+    mask_ratio: float | None,
 ) -> None:
     """Draw QUANTITY of the profiles over depth: a line per model, with intervals.
 
     With the word `overview` as QUANTITY: every quantity, as small multiples. With `topology`: how the shape of the data
-    changes over normalised depth; with `diagrams` or `barcodes`: the shapes of one profile, layer by layer. With the
+    changes over normalised depth; with `diagrams` or `barcodes`: the shapes of one profile, layer by layer. With
+    `stability`: D, G and R, the answers to smooth deformations and to noise. With
+    `robustness`: accuracy against attacks, noise and deformations; with `corruptions`: by corruption. With the
     word `time` and the folders of trainings that were watched: against training time, a line per layer, and a colour
-    per training if there are several.
+    per training if there are several. With `propagation`: what becomes of tokens along depth. With `filmstrip`, a
+    masked autoencoder in place of the profiles and --image: what its decoder paints, layer by layer.
     """
     from lisse.reporting import depth_figure, overview_figure, save_figure
 
     figure: Any
     chosen = dict(_coordinate(ctx, text) for text in where)
-    if quantity == "time" and any(Path(path).is_dir() for path in profiles):
+    if quantity != "filmstrip" and (image is not None or mask_ratio is not None):
+        raise click.UsageError("--image and --mask-ratio go with `filmstrip`", ctx)
+    if quantity == "filmstrip":
+        from lisse.cli.filmstrip import filmstrip
+
+        if len(profiles) != 1 or chosen:
+            raise click.UsageError("`filmstrip` takes one model, without --where", ctx)
+        figure = filmstrip(ctx, profiles[0], image, seed, mask_ratio)
+    elif quantity == "time" and any(Path(path).is_dir() for path in profiles):
         figure = _over_time(ctx, profiles, timed, chosen, layers, heatmap, steps, log_time)
     else:
         if timed or layers or heatmap or steps or log_time:
@@ -65,6 +82,20 @@ def command(
                 figure = overview_figure(loaded)
             elif quantity in ("topology", "diagrams", "barcodes"):
                 figure = _shape(ctx, quantity, loaded, chosen)
+            elif quantity in ("contraction", "sentences"):
+                figure = _attention(ctx, quantity, loaded, chosen)
+            elif quantity in ("isometry", "histograms"):
+                figure = _distances(ctx, quantity, loaded, chosen)
+            elif quantity == "propagation":
+                from lisse.reporting.propagation import propagation_figure
+
+                if chosen:
+                    raise click.UsageError("`propagation` goes without --where", ctx)
+                figure = propagation_figure(loaded)
+            elif quantity == "stability":
+                figure = _stability(ctx, loaded, chosen)
+            elif quantity in ("robustness", "corruptions"):
+                figure = _robust(ctx, quantity, loaded, chosen)
             else:
                 figure = depth_figure(loaded, quantity, where=chosen or None)
     with arguments(ctx):
@@ -119,6 +150,49 @@ def _shape(ctx: click.Context, what: str, profiles: list[Profile], where: dict[s
     if where or len(profiles) > 1:
         raise click.UsageError(f"`{what}` draws one profile, without --where", ctx)
     return diagrams_figure(profiles[0]) if what == "diagrams" else barcode_figure(profiles[0])
+
+
+def _stability(ctx: click.Context, profiles: list[Profile], where: dict[str, Value]) -> Any:
+    from lisse.reporting.stability import stability_figure
+
+    settings = {key: float(value) for key, value in where.items() if not isinstance(value, (bool, str))}
+    if len(settings) < len(where) or set(where) - {"cut", "delta"}:
+        raise click.UsageError("with `stability`, --where takes cut=NUMBER and delta=NUMBER", ctx)
+    return stability_figure(profiles, cut=settings.get("cut"), delta=settings.get("delta"))
+
+
+def _robust(ctx: click.Context, what: str, profiles: list[Profile], where: dict[str, Value]) -> Any:
+    from lisse.reporting.robustness import corruption_figure, robustness_figure
+
+    if where:
+        raise click.UsageError(f"`{what}` goes without --where", ctx)
+    return robustness_figure(profiles) if what == "robustness" else corruption_figure(profiles)
+
+
+def _distances(ctx: click.Context, what: str, profiles: list[Profile], where: dict[str, Value]) -> Any:
+    from lisse.reporting.isometry import histogram_figure, isometry_figure
+
+    if what == "isometry":
+        if where:
+            raise click.UsageError("`isometry` draws everything, without --where", ctx)
+        return isometry_figure(profiles)
+    if set(where) - {"layer", "log"}:
+        raise click.UsageError("with `histograms`, --where takes layer=NAME and log=true", ctx)
+    layer = where.get("layer")
+    return histogram_figure(profiles, layer=None if layer is None else str(layer), log=bool(where.get("log", False)))
+
+
+def _attention(ctx: click.Context, what: str, profiles: list[Profile], where: dict[str, Value]) -> Any:
+    from lisse.reporting.contraction import contraction_figure, sentences_figure
+
+    if what == "contraction":
+        if where:
+            raise click.UsageError("`contraction` goes without --where", ctx)
+        return contraction_figure(profiles)
+    pair = where.get("pair", 0)
+    if len(profiles) > 1 or set(where) - {"pair"} or not isinstance(pair, int):
+        raise click.UsageError("`sentences` draws one profile; --where takes pair=0, pair=1, …", ctx)
+    return sentences_figure(profiles[0], pair=pair)
 
 
 def load(path: str) -> Profile:

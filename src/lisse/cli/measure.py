@@ -1,4 +1,4 @@
-"""``lisse measure INSTRUMENT MODEL --data SPEC``: a table with a row per layer, and a saved profile."""
+"""``lisse measure INSTRUMENT MODEL --data SPEC | --pairs FILE``: a table with a row per layer, and a saved profile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def common_options() -> list[click.Parameter]:
     """What every measurement takes, whatever the instrument."""
     return [
         click.Argument(["model"]),
-        click.Option(["--data"], required=True, metavar="SPEC", help="Data set; `lisse data` lists them."),
+        click.Option(["--data"], metavar="SPEC", help="Data set; `lisse data` lists them."),
+        click.Option(
+            ["--pairs"], metavar="FILE", help="Or pairs of texts: .jsonl, .tsv or .csv, for the model to read."
+        ),
         click.Option(["--split"], default="test", metavar="NAME", help="Part of the data set.  [default: test]"),
         click.Option(["--limit"], type=click.IntRange(min=1), help="Use at most this many samples."),
         click.Option(["--layers"], multiple=True, metavar="GLOB", help="Only these layers; may be repeated."),
@@ -89,7 +92,7 @@ class Instruments(click.Group):
         return Measurement(
             cmd_name,
             params=[*params, *fields.options(kinds, taken, left_out={"quick"})],
-            options_metavar="--data SPEC [OPTIONS]",
+            options_metavar="--data SPEC | --pairs FILE [OPTIONS]",
             callback=lambda **values: run(kinds, values),
             help="\n\n".join(_summary(kind) for kind in kinds),
             short_help=_summary(kinds[0]),
@@ -141,12 +144,15 @@ def run(kinds: list[type], values: dict[str, Any]) -> None:
         instruments = fields.build(kinds, _given(ctx, kinds, values))
     if values["cache"] and values["no_cache"]:
         raise click.UsageError("--cache and --no-cache exclude each other", ctx)
+    spec = _source(ctx, values)
     if values["out"]:
         _check_writable(Path(values["out"]))
     with arguments(ctx):
         model = lisse.load_model(values["model"], device=values["device"] or "cpu")
         chosen = {key: values[key] for key in ("split", "limit", "seed")}
-        data = lisse.load_data(values["data"], **chosen, tokenizer=tokenizer_for(model))
+        data = lisse.load_data(spec, **chosen, tokenizer=tokenizer_for(model))
+    if values["pairs"] and data.partner is None:
+        raise Failed(f"--pairs must hold two texts a line, got one in {values['pairs']}. Name them: ?first=A&second=B.")
     card = getattr(model, "lisse", None)
     names = "+".join(kind.__name__.lower() for kind in kinds)
     out = Path(values["out"] or file_name(getattr(card, "name", None) or values["model"], data.name, names))
@@ -169,6 +175,8 @@ def run(kinds: list[type], values: dict[str, Any]) -> None:
         raise Failed("nothing was measured: " + (" ".join(profile.notes) or "the instruments gave no rows."))
     replaced = " (in place of the one before)" if out.exists() else ""
     profile.save(out)
+    if not values["no_cache"]:
+        _keep(profile, values["cache"])
     if values["as_json"]:
         print_json(profile)
     else:
@@ -194,6 +202,24 @@ def file_name(model: str, data: str, instruments: str) -> str:
     return "-".join(word[:80] for word in words) + ".profile"
 
 
+def _source(ctx: click.Context, values: dict[str, Any]) -> str:
+    """What the data are: a spec, or a file of pairs, which has an ending that says how to read it."""
+    if values["data"] and values["pairs"]:
+        raise click.UsageError("--data and --pairs exclude each other", ctx)
+    if values["data"]:
+        return str(values["data"])
+    if not values["pairs"]:
+        option = next(param for param in ctx.command.params if param.name == "data")
+        raise click.MissingParameter(ctx=ctx, param=option)
+    file = Path(values["pairs"].partition("?")[0])
+    endings = (".jsonl", ".ndjson", ".tsv", ".csv")
+    if not any(suffix.lower() in endings for suffix in file.suffixes):
+        raise click.UsageError(f"--pairs takes a file that ends in {', '.join(endings)}, got {values['pairs']!r}", ctx)
+    if not file.exists():
+        raise FileTrouble(f"there is no file {str(file)!r}. Check the path of --pairs.")
+    return f"text:{values['pairs']}"
+
+
 def _given(ctx: click.Context, kinds: list[type], values: dict[str, Any]) -> dict[str, Any]:
     given = {
         key: value
@@ -215,6 +241,17 @@ def _check_writable(path: Path) -> None:
         folder = folder.parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise FileTrouble(f"the profile cannot be written to {path}. Choose another place with --out.")
+
+
+def _keep(profile: Any, folder: str | None) -> None:
+    """A copy for `lisse runs` to list; a full disk is no reason to lose what was measured."""
+    from lisse.run.cache import Cache, default_cache
+
+    place = Cache(folder or default_cache())
+    try:
+        place.keep_profile(profile)
+    except OSError as error:
+        print(f"lisse: warning: the profile is not kept in {place.folder} ({error}).", file=sys.stderr)
 
 
 def _summary(kind: type) -> str:

@@ -1,0 +1,61 @@
+"""``lisse figure filmstrip MODEL --image FILE -o FILE``: what a masked autoencoder's decoder paints, layer by layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lisse.cli.outcome import FileTrouble, arguments
+
+
+def filmstrip(ctx: click.Context, model: str, image: str | None, seed: int, mask_ratio: float | None) -> Any:
+    """The figure; prints each layer's error."""
+    import lisse
+    from lisse.cli.table import print_table
+    from lisse.networks.decoder_frames import decoder_frames
+    from lisse.networks.masked import masked_network
+    from lisse.reporting.filmstrip import filmstrip_figure
+
+    if image is None:
+        raise click.UsageError("`filmstrip` goes with --image FILE", ctx)
+    with arguments(ctx):
+        loaded = lisse.load_model(model)
+        network = masked_network(loaded)
+        if network is None:
+            raise click.UsageError(
+                f"`filmstrip` needs a masked autoencoder, such as zoo:mae_small?weights=FILE or hf:FOLDER, got {model}",
+                ctx,
+            )
+        picture = _picture(image, network.in_channels, network.size)
+        film = decoder_frames(loaded, picture, mask_ratio=mask_ratio, seed=seed)
+    layers = len(film.frames) - 1
+    names = ["decoder input", *(f"layer {place} of {layers}" for place in range(1, layers + 1))]
+    lines = [[name, f"{error:.4f}"] for name, error in zip(names, film.errors.tolist(), strict=True)]
+    print_table(["", "error (RMS of hidden pixels)"], lines)
+    if film.normalised_pixels:
+        print(
+            "\nThis network was trained on normalised pixels (its config says so): each patch is shown with the mean "
+            "and contrast of the true image, which no network knew."
+        )
+    shown, visible, frames = (part.cpu().numpy() for part in (film.image, film.visible, film.frames))
+    return filmstrip_figure(
+        shown, visible, frames, film.errors.tolist(), hidden=film.hidden.cpu().numpy(), side=film.side,
+        normalised_pixels=film.normalised_pixels, name=Path(model.partition("?")[0]).name.removesuffix(".safetensors"),
+    )  # fmt: skip
+
+
+def _picture(path: str, channels: int, size: int) -> Any:
+    """An image file [c, size, size] in [0, 1]: the middle square, resized."""
+    import torch
+
+    from lisse.data.images import read_image
+
+    if not Path(path).exists():
+        raise FileTrouble(f"No such file or directory: {path}")
+    try:
+        pixels = read_image(Path(path), size=size, grey=channels == 1)
+    except ValueError as error:
+        raise FileTrouble(str(error)) from error
+    return torch.from_numpy(pixels.copy()).float() / 255
