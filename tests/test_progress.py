@@ -158,3 +158,22 @@ def test_a_bar_goes_on_after_it_was_closed() -> None:
     bar(Event("b", 1, 1))
     bar.close()
     assert "b" in stream.getvalue()
+
+
+def test_memory_is_shown_where_it_is_asked_for():
+    import re
+
+    stream = io.StringIO()
+    with Bar(stream, live=False, memory=True) as bar:
+        bar(Event("work", 1, 2, "pieces"))
+    assert re.fullmatch(r"work: 1 of 2 pieces, [\d.]+ [MG]iB\n", stream.getvalue())
+
+
+def test_finished_bars_leave_the_screen_where_they_are_not_kept():
+    for keep, names in ((True, ["work", "more"]), (False, ["more"])):
+        bar = Bar(io.StringIO(), live=True, keep=keep)
+        bar(Event("work", 1, 2))
+        bar(Event("more", 1, 2))
+        bar(Event("work", 2, 2))
+        assert [task.description for task in bar._bars.tasks] == names
+        bar.close()

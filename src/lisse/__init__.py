@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lisse.models import load_model
     from lisse.profile import Part, Profile, Quantity, Row
     from lisse.recording import Recording, record
+    from lisse.reporting.page import report
     from lisse.run import Instrument, Run, Watch, load_profiles, measure
     from lisse.taps import Tap
     from lisse.training import Recipe, Training, train
@@ -38,6 +39,7 @@ _WHERE = {
     "Row": "lisse.profile",
     "Recording": "lisse.recording",
     "record": "lisse.recording",
+    "report": "lisse.reporting.page",
     "Instrument": "lisse.run",
     "Run": "lisse.run",
     "Watch": "lisse.run",
@@ -84,6 +86,7 @@ __all__ = [
     "measure",
     "networks",
     "record",
+    "report",
     "taps",
     "train",
 ]

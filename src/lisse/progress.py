@@ -6,10 +6,12 @@ test. Listening never changes a result.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -37,14 +39,23 @@ class Bar:
 
     Use it as a context manager, or hand it to ``measure(progress=…)`` and call :meth:`close` at the end. ``stream``
     is standard error by default, so that a table on standard output can still be piped. Without a terminal a task
-    prints a line at its start, at most one every ``every`` seconds, and one at its end.
+    prints a line at its start, at most one every ``every`` seconds, and one at its end. ``memory`` also shows how much
+    this process holds; ``keep=False`` takes finished bars off the screen, for work of many tasks.
     """
 
-    def __init__(self, stream: IO[str] | None = None, *, every: float = 10.0, live: bool | None = None) -> None:
+    def __init__(
+        self,
+        stream: IO[str] | None = None,
+        *,
+        every: float = 10.0,
+        live: bool | None = None,
+        memory: bool = False,
+        keep: bool = True,
+    ) -> None:
         from rich.console import Console
 
         self.console = Console(file=stream or sys.stderr, emoji=False)
-        self.every = every
+        self.every, self.memory, self.keep = every, memory, keep
         self.live = (self.console.is_terminal or self.console.is_jupyter) if live is None else live
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -85,19 +96,27 @@ class Bar:
                 speed = task.finished_speed or task.speed
                 return Text("" if speed is None else f"{_figure(speed)} {task.fields['unit']}/s", style="cyan")
 
+        class Memory(TextColumn):
+            def render(self, task: Any) -> Text:
+                return Text(memory_text(), style="dim")
+
         if self._bars is None:
+            more = [Memory("")] if self.memory else []
             self._bars = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
                 Rate(""),
                 TimeRemainingColumn(elapsed_when_finished=True),
+                *more,
                 console=self.console,
             )
             self._bars.start()
         if event.task not in self._tasks:
             self._tasks[event.task] = self._bars.add_task(event.task, total=event.total, unit=event.unit)
         self._bars.update(self._tasks[event.task], completed=event.done, total=event.total)
+        if not self.keep and event.total is not None and event.done >= event.total:
+            self._bars.remove_task(self._tasks.pop(event.task))
 
     def _line(self, event: Event) -> None:
         now = time.monotonic()
@@ -113,10 +132,26 @@ class Bar:
             text += f", {_figure(rate)} {event.unit}/s"
             if event.total is not None and not finished:
                 text += f", about {_duration((event.total - event.done) / rate)} left"
+        if self.memory:
+            text += f", {memory_text()}"
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
         if finished:
             self._begun.pop(event.task, None)
             self._said.pop(event.task, None)
+
+
+def memory_text() -> str:
+    """What this process holds in memory now, in words; empty where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        held = pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):
+        try:
+            import resource
+        except ImportError:
+            return ""
+        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return f"{held / 2**30:.1f} GiB" if held >= 2**30 else f"{held / 2**20:.0f} MiB"
 
 
 def _count(number: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,6 +112,36 @@ def test_figure_writes_the_picture_of_the_rows(lisse: Run, folder: Path, monkeyp
     assert "<svg" in (folder / "all.svg").read_text()
 
 
+def test_figure_of_stability(lisse: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from lisse.instruments import Stability
+    from lisse.reporting import stability
+    from lisse.run import measure
+
+    images = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    measure(torch.nn.Flatten(), images, Stability(cut=(2, 3), quick=True)).save("s.profile")
+    drawn = []
+    real = stability.stability_figure
+    monkeypatch.setattr(stability, "stability_figure", lambda *args, **kw: drawn.append(kw) or real(*args, **kw))
+    assert lisse("figure", "stability", "s.profile", "-o", "s.png").exit_code == 0
+    assert (folder / "s.png").read_bytes().startswith(b"\x89PNG")
+    assert (
+        lisse("figure", "stability", "s.profile", "-o", "s.svg", "--where", "cut=2", "--where", "delta=1").exit_code
+        == 0
+    )
+    assert drawn == [{"cut": None, "delta": None}, {"cut": 2.0, "delta": 1.0}]
+    for words, said in (
+        (["--where", "cut=7"], "must hold Stability's rows at cut=7"),
+        (["--where", "p=1"], "--where takes cut=NUMBER and delta=NUMBER"),
+        (["--where", "cut=three"], "--where takes cut=NUMBER and delta=NUMBER"),
+    ):
+        result = lisse("figure", "stability", "s.profile", "-o", "x.png", *words)
+        assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+    result = lisse("figure", "stability", saved("a.profile", 1.0), "-o", "x.png")
+    assert (result.exit_code, "lisse measure stability makes them" in result.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -178,6 +209,7 @@ def test_compare_warns_of_what_else_differs_and_fails_without_common_rows(lisse:
 # -- demo --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_demo_trains_measures_draws_and_works_twice(lisse: Run, folder: Path) -> None:
     outputs = []
     for _ in range(2):
@@ -185,29 +217,45 @@ def test_demo_trains_measures_draws_and_works_twice(lisse: Run, folder: Path) ->
         assert result.exit_code == 0, result.stderr
         outputs.append(result.stdout)
     assert outputs[0] == outputs[1]
-    profile = Profile.load(folder / "a b" / "digits.profile")
-    assert profile.name == "demo convolutional network"
-    assert list(profile.table().index) == ["input", "conv1", "conv2", "conv3", "hidden", "scores"]
-    for layer in profile.table().index:
-        assert f"\n{layer} " in outputs[0]
-    right = float(outputs[0].split(" tells ")[1].split("%")[0])
-    assert right > 75
+
+
+def test_demo_makes_a_page_of_two_networks(lisse: Run, folder: Path) -> None:
+    result = lisse("demo", "--out", "a b", "--epochs", 1)
+    assert result.exit_code == 0, result.stderr
+    profile = Profile.load(folder / "a b" / "convolution.profile")
+    assert profile.name == "convolution"
+    stable = [row.layer for row in profile["stability"].rows if row.quantity == "relative_stability"]
+    assert stable == ["input", "conv1", "conv2", "conv3", "hidden", "scores"]
+    assert Profile.load(folder / "a b" / "attention.profile")["propagation"].rows
+    for name in ("convolution", "attention"):
+        assert re.search(rf"{name}: [\d,]+ parameters, tells [\d.]+% of 364 digits right", result.stdout)
+    assert "How sure" in result.stdout
+    page = (folder / "a b" / "report.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "Failed: " not in page
     assert (folder / "a b" / "figure.png").read_bytes().startswith(b"\x89PNG")
-    assert "Profile  a b/digits.profile" in outputs[0]
-    assert "Figure   a b/figure.png" in outputs[0]
-    assert "Next     lisse measure" in outputs[0]
-    assert "train: 3 of 3 epochs" in result.stderr
-    assert sorted(path.name for path in (folder / "a b").iterdir()) == ["digits.profile", "figure.png"]
+    assert "Page     a b/report.html" in result.stdout
+    assert "train convolution: 1 of 1 epochs" in result.stderr
+    names = ["attention.profile", "convolution.profile", "figure.png", "report.html"]
+    assert sorted(path.name for path in (folder / "a b").iterdir()) == names
 
 
-def test_demo_without_matplotlib_still_measures(lisse: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_without_matplotlib_still_makes_the_page(
+    lisse: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
+
+    from lisse.cli import demo
 
     for name in [name for name in sys.modules if name.startswith("lisse.reporting")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    measured = demo._measured
+    monkeypatch.setattr(
+        demo, "_measured", lambda *a: measured(*a[:2], [e for e in a[2] if e.name == "topology"], *a[3:])
+    )
     result = lisse("demo", "--epochs", 1)
     assert result.exit_code == 0, result.stderr
     assert "left out: lisse.reporting: figures need matplotlib" in result.stdout
     assert 'pip install "lisse[report]"' in result.stdout
-    assert (folder / "lisse-demo" / "digits.profile").exists()
+    assert (folder / "lisse-demo" / "report.html").exists()

@@ -58,7 +58,7 @@ def test_version(lisse: Run) -> None:
     ("words", "code", "said"),
     [
         (["demoo"], 2, r"no command 'demoo'\. Did you mean demo or deform\? See lisse --help\."),
-        (["zzz"], 2, r"no command 'zzz'\. There are demo, train, measure"),
+        (["zzz"], 2, r"no command 'zzz'\. There are demo, train, report, measure"),
         (["layers"], 2, r"Missing argument 'MODEL'\. See lisse layers --help\."),
         (["layers", MODEL, "--no-such"], 2, r"No such option.*--no-such"),
         (["layers", "zoo:nope"], 2, r"nope"),
@@ -172,7 +172,7 @@ def test_control_c_ends_with_130_and_one_line(folder: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
     )
     assert running.stderr is not None
-    assert running.stderr.readline().startswith("train: 1 of 100,000")
+    assert running.stderr.readline().startswith("train convolution: 1 of 100,000")
     time.sleep(0.1)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=60)

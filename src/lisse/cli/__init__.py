@@ -21,10 +21,13 @@ from lisse.cli.outcome import exit_code, one_line_warnings
 COMMANDS = {
     "demo": "Train a small network on scikit-learn's digits, measure it, draw it: a first look, in seconds.",
     "train": "Train a model by a recipe; the same command resumes.",
+    "report": "Measure models by every instrument that fits, and write one page that compares them.",
     "measure": "Measure a model on data: a table with a row per layer, and a saved profile.",
     "layers": "Show where a model can be read: its layers along depth, with shapes and sizes.",
     "figure": "Draw a quantity of one or more profiles over depth.",
     "compare": "Put two profiles side by side, and say where their intervals are apart.",
+    "runs": "List what was measured before: model, data, date and headline numbers.",
+    "export": "Write profiles as a table (CSV) or for TensorBoard.",
     "reproduce": "Run a paper's experiment again, and print our numbers beside theirs.",
     "deform": "Deform a picture by a random diffeomorphism; a grid over (T, c), or an animation.",
     "data": "List the data sets that lisse knows, and which of them are on this machine.",

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lisse.cli.conditions import check
 from lisse.cli.figure import load
 from lisse.cli.outcome import Failed
 
 if TYPE_CHECKING:
     from lisse.profile import Profile
+
+CONDITION = 5  # the exit code where a condition of --fail-if holds
 
 
 @click.command()
@@ -21,11 +24,18 @@ if TYPE_CHECKING:
 @click.argument("b", type=click.Path())
 @click.option("--apart", "only_apart", is_flag=True, help="Only rows whose intervals do not overlap.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON, one per line.")
-def command(a: str, b: str, only_apart: bool, as_json: bool) -> None:
+@click.option(
+    "--fail-if", "conditions", multiple=True, metavar="CONDITION", help="Exit with 5 if it holds; may be repeated."
+)
+@click.pass_context
+def command(ctx: click.Context, a: str, b: str, only_apart: bool, as_json: bool, conditions: tuple[str, ...]) -> None:
     """Put the profiles A and B side by side, row by row, and say where they are apart.
 
     Apart is `yes` where two intervals do not overlap (or two exact numbers differ), `no` where they do, and `?` where
     there is no interval to tell. Rows are matched by instrument, quantity, layer and coordinates.
+
+    A CONDITION is like 'R_f > 0.2' (of B), 'b.R_f > 1.1 * a.R_f' or 'low(TopoLip{p=2}) > high(a.TopoLip{p=2})': see
+    docs/command-line.md. One that cannot be checked is an error, never a success.
     """
     from lisse.cli.table import number, print_table
     from lisse.profile_file import number_to_json
@@ -64,6 +74,21 @@ def command(a: str, b: str, only_apart: bool, as_json: bool) -> None:
     alone = len(mine.rows) - both, len(yours.rows) - both
     tail = f"; {alone[0]} only in a, {alone[1]} only in b" if any(alone) else ""
     print(f"a: {a} ({mine.name}), b: {b} ({yours.name}); {both} rows in both{tail}.", file=sys.stderr)
+    if _held(ctx, conditions, mine, yours):
+        ctx.exit(CONDITION)
+
+
+def _held(ctx: click.Context, conditions: tuple[str, ...], mine: Profile, yours: Profile) -> bool:
+    """Whether any condition holds; each is said."""
+    held = False
+    for text in conditions:
+        try:
+            outcome = check(text, mine, yours)
+        except ValueError as error:
+            raise click.UsageError(f"--fail-if {text!r}: {error}", ctx) from error
+        print(f"lisse: {'failed: ' if outcome.holds else ''}{outcome.told()}.", file=sys.stderr)
+        held = held or outcome.holds
+    return held
 
 
 def _what(profile: Profile) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from lisse.profile import Part
+from lisse.profile import Part, Profile
 from lisse.profile_file import load_arrays, load_part, save_arrays, save_part
+from lisse.run.fingerprint import digest_of
 
 T = TypeVar("T")
 
@@ -54,6 +55,25 @@ class Cache:
     def keep_part(self, key: str, part: Part) -> None:
         """Store a part under a key."""
         save_part(part, self._made(self._path(key, "part")))
+
+    # -- whole profiles, for a person to find again ----------------------------------------------------------------
+
+    def keep_profile(self, profile: Profile) -> Path:
+        """Store a finished profile; the same model, data, instruments, options and seed take the place of the last."""
+        said = profile.provenance
+        origin = [said.get(key) for key in ("model", "data", "seed", "statistics", "readout", "reference")]
+        key = digest_of(origin, [(part.instrument, part.options) for part in profile.parts])
+        path = self.folder / "profiles" / f"{key}.profile"
+        return profile.save(self._made(path))
+
+    def profiles(self) -> Iterator[tuple[Path, Profile | None]]:
+        """The profiles that were kept, the newest first; ``None`` for a file that cannot be read."""
+        paths = sorted((self.folder / "profiles").glob("*.profile"), key=lambda path: (-path.stat().st_mtime, path))
+        for path in paths:
+            try:
+                yield path, Profile.load(path)
+            except (ValueError, OSError):
+                yield path, None
 
     def _look(self, path: Path, load: Callable[[], T]) -> T | None:
         self.complaint = None

@@ -1,0 +1,126 @@
+"""Profiles as a page sees them: numbered models, numbered rows, and which profile is only a reference for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from lisse.profile import Part, Profile, Quantity, Row
+from lisse.reporting.series import legend_names, several
+
+# Okabe & Ito, in the order of reporting's figures, on white and on black.
+LIGHT = ("#0072B2", "#D55E00", "#009E73", "#B5598A", "#3A9BD0", "#B97F00", "#333333", "#A89B00")
+DARK = ("#4DA6E0", "#FF8C42", "#2CC79B", "#E39AC2", "#8FD3FF", "#F2B632", "#E0E0E0", "#F0E442")
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 3", "4 1 1 1")
+INITIAL = "initialisation"
+# The order of a page: from the shape of the data to what comes of it. Others follow in the order of the profiles.
+ORDER = ("topology", "stability", "contraction", "propagation", "isometry", "robustness", "sensitivity")
+
+
+@dataclass(frozen=True)
+class Model:
+    """One network on the page. ``initial`` are profiles of the same architecture before training."""
+
+    place: int
+    name: str
+    profile: Profile
+    initial: tuple[Profile, ...] = ()
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the weights, where the profile has one."""
+        return _of(self.profile, "model").get("fingerprint")
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """What it was measured on."""
+        return _of(self.profile, "data")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row with its number on the page, and whose it is. ``model`` is the place of a :class:`Model`."""
+
+    index: int
+    model: int
+    instrument: str
+    row: Row
+    initial: bool = False
+
+
+@dataclass(frozen=True)
+class Entries:
+    """All models, and all rows of all profiles in one numbered list: what figures, verdict and data share."""
+
+    models: tuple[Model, ...]
+    rows: tuple[Entry, ...]
+
+    @cached_property
+    def instruments(self) -> tuple[str, ...]:
+        """The instruments of all models, in the order of a page."""
+        found = dict.fromkeys(part.instrument for model in self.models for part in model.profile.parts)
+        return tuple(sorted(found, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)))
+
+    def parts(self, instrument: str) -> list[tuple[Model, Part]]:
+        """What an instrument found, by model."""
+        return [(model, part) for model in self.models for part in model.profile.parts if part.instrument == instrument]
+
+    def quantities(self, instrument: str) -> dict[str, Quantity]:
+        """An instrument's quantities by name."""
+        found: dict[str, Quantity] = {}
+        for _, part in self.parts(instrument):
+            for quantity in part.quantities:
+                found.setdefault(quantity.name, quantity)
+        return found
+
+    def of(
+        self, quantity: str, *, model: int | None = None, instrument: str | None = None, initial: bool = False
+    ) -> list[Entry]:
+        """The rows of a quantity."""
+        return [
+            entry
+            for entry in self.rows
+            if entry.row.quantity == quantity
+            and entry.initial == initial
+            and (model is None or entry.model == model)
+            and (instrument is None or entry.instrument == instrument)
+        ]
+
+
+def entries_of(profiles: Profile | Iterable[Profile]) -> Entries:
+    """Sort profiles into models and their references.
+
+    A profile whose ``provenance["reference"]`` says ``{"kind": "initialisation", "model": FINGERPRINT}`` belongs to
+    the model with that fingerprint; without such a model it is a model of its own.
+    """
+    given = several(profiles, "report")
+    known = {_of(profile, "model").get("fingerprint") for profile in given if not _reference(profile)}
+    main = [profile for profile in given if not _reference(profile) or _reference(profile) not in known]
+    models = tuple(
+        Model(place, name, profile, _initial_of(profile, given, main))
+        for place, (name, profile) in enumerate(zip(legend_names(main), main, strict=True))
+    )
+    rows: list[Entry] = []
+    for model in models:
+        for profile, initial in ((model.profile, False), *((some, True) for some in model.initial)):
+            for part in profile.parts:
+                for row in part.rows:
+                    rows.append(Entry(len(rows), model.place, part.instrument, row, initial))
+    return Entries(models, tuple(rows))
+
+
+def _initial_of(profile: Profile, given: Sequence[Profile], main: Sequence[Profile]) -> tuple[Profile, ...]:
+    own = _of(profile, "model").get("fingerprint")
+    return tuple(some for some in given if _reference(some) == own and some not in main) if own else ()
+
+
+def _reference(profile: Profile) -> Any:
+    said = _of(profile, "reference")
+    return said.get("model") if said.get("kind") == INITIAL else None
+
+
+def _of(profile: Profile, key: str) -> Mapping[str, Any]:
+    found = profile.provenance.get(key)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,405 @@
+"""lisse report, runs, export: from models to one page, through interruptions and bad input."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from lisse.profile import Part, Profile, Quantity, Row
+
+Run = Callable[..., Result]
+MODEL = "tiny_models:sound"
+QUICK = ("--data", "points.npz", "--quick", "--instruments", "sensitivity,topology")
+
+
+def data_of(path: str | Path) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', Path(path).read_text("utf-8"), re.S)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_models_become_a_page(lisse: Run, folder: Path) -> None:
+    result = lisse(
+        "report", MODEL, "tiny_models:sound?how=other", *QUICK, "--out", "a b/r.html", "--title", "Two & three"
+    )
+    assert result.exit_code == 0, result.stderr
+    data = data_of("a b/r.html")
+    assert data["models"] == [MODEL, f"{MODEL} (2)"]
+    assert {row[2] for row in data["rows"]} == {"sensitivity", "topology"}
+    assert "<title>Two &amp; three" in Path("a b/r.html").read_text("utf-8")
+    assert "2 networks; sensitivity, topology. This takes a few seconds" in result.stderr
+    assert "Saved a b/r.html" in result.stderr
+    assert "MiB" in result.stderr or "GiB" in result.stderr  # the progress says how much memory is held
+    assert "How sure" in result.stdout
+    assert all(one["rows"] for one in data["verdict"] if one["topic"] != "caveat")
+
+
+def test_what_does_not_fit_is_said_on_the_page(lisse: Run) -> None:
+    result = lisse("report", MODEL, "--data", "points.npz", "--quick", "--instruments", "sensitivity,stability")
+    assert result.exit_code == 0, result.stderr
+    assert "Not measured: it deforms images" in Path("report.html").read_text("utf-8")
+
+
+def test_networks_of_the_zoo_get_random_weights_beside_them(lisse: Run) -> None:
+    spec = "zoo:fc2?in_channels=1&size=8"
+    chosen = ("--data", "digits", "--limit", "60", "--quick", "--instruments", "stability")
+    result = lisse("report", spec, *chosen, "--start-seeds", "2", "--profiles", "kept")
+    assert result.exit_code == 0, result.stderr
+    rows = data_of("report.html")["rows"]
+    assert 2 * sum(not row[1] for row in rows) == sum(row[1] for row in rows) > 0
+    assert "3 networks, 2 of them with random weights" in result.stderr
+    assert len(list(Path("kept").iterdir())) == 3
+    assert data_of("report.html")["provenance"][0]["score"]["n"] == 60
+    result = lisse("report", spec, *chosen, "--no-start", "--out", "b.html")
+    assert not any(row[1] for row in data_of("b.html")["rows"])
+
+
+def test_batch_norm_of_random_weights_fits_the_data() -> None:
+    import torch
+    from torch import nn
+
+    from lisse.cli.baselines import calibrated
+    from lisse.data import Dataset
+
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)).eval()
+    points = torch.randn(200, 3) * 5 + 7
+    norm = calibrated(model, Dataset("points", points), 100, "cpu")[0]
+    assert torch.allclose(norm.running_mean, points.mean(0), atol=1e-4)
+    assert torch.allclose(norm.running_var, points.view(2, 100, 3).var(1).mean(0), rtol=1e-4)
+    assert norm.momentum == 0.1
+    assert not norm.training
+
+
+def test_a_masked_autoencoder_gets_its_decoders_frames() -> None:
+    import torch
+
+    import lisse as package
+    from lisse.cli.baselines import with_film
+
+    small = "size=8&patch=2&width=16&heads=2&depth=1&decoder_width=16&decoder_heads=2&decoder_depth=2"
+    model = package.load_model(f"zoo:mae_small?in_channels=1&{small}&mean=none")
+    data = package.Dataset("pictures", torch.rand(4, 1, 8, 8))
+    row = Row("ratio", 1.0, "exact", 4, "a", 0.5)
+    before = Profile((Part("propagation", (row,), (Quantity("ratio", "ratio", "Says."),)),))
+    ((title, film),) = with_film(before, model, data, 0)["propagation"].arrays.items()
+    assert title.startswith("filmstrip/")
+    assert film.shape == (1, 2 + 3, 1, 8, 8)  # the image, what is visible, the decoder's input and its two layers
+    assert (film[0, 0] == data.inputs[0].numpy()).all()
+    assert (film[0, 1] == 0.75).mean() > 0.5  # hidden patches are grey
+    other = package.load_model("zoo:fc2?in_channels=1&size=8&mean=none")
+    assert with_film(before, other, data, 0) is before
+
+
+def test_saved_profiles_need_no_data(lisse: Run) -> None:
+    assert (
+        lisse("measure", "sensitivity", MODEL, "--data", "points.npz", "--quick", "--out", "a.profile").exit_code == 0
+    )
+    result = lisse("report", "a.profile", "--out", "r.html")
+    assert result.exit_code == 0, result.stderr
+    assert data_of("r.html")["models"] == [MODEL]
+
+
+def test_quick_and_full_differ_and_exclude_each_other(lisse: Run) -> None:
+    from lisse.cli.sizes import SIZES, instruments
+    from lisse.instruments import ALL, Topology
+
+    quick, usual, full = (instruments([Topology], size)[0] for size in ("quick", "usual", "full"))
+    assert quick.samples < usual.samples < full.samples == Topology().samples
+    for size, table in SIZES.items():
+        assert {each.name for each in instruments(ALL, size)} == {kind.__name__.lower() for kind in ALL}
+        assert set(table) <= {kind.__name__.lower() for kind in ALL}
+    result = lisse("report", MODEL, *QUICK, "--full")
+    assert result.exit_code == 2
+    assert "--quick and --full exclude each other" in result.stderr
+
+
+# -- going on ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_command_finds_finished_work_and_another_does_not(lisse: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lisse.instruments import Topology
+
+    made: list[str] = []
+    part = Topology.part
+
+    def counted(self: Topology, run: Any) -> Part:
+        made.append(self.name)
+        return part(self, run)
+
+    monkeypatch.setattr(Topology, "part", counted)
+    words = ("report", MODEL, "--data", "points.npz", "--quick", "--instruments", "topology")
+    assert lisse(*words).exit_code == 0
+    first = data_of("report.html")["rows"]
+    assert lisse(*words).exit_code == 0
+    assert len(made) == 1
+    assert data_of("report.html")["rows"] == first
+    assert lisse(*words, "--seed", "1").exit_code == 0  # another option
+    assert len(made) == 2
+    assert lisse(*words[:1], "tiny_models:sound?how=other", *words[2:]).exit_code == 0  # another model
+    assert len(made) == 3
+    assert lisse(*words, "--no-cache").exit_code == 0
+    assert len(made) == 4
+
+
+def test_a_damaged_piece_is_made_again_and_said(lisse: Run, folder: Path) -> None:
+    words = ("report", MODEL, "--data", "points.npz", "--quick", "--instruments", "topology")
+    assert lisse(*words).exit_code == 0
+    first = data_of("report.html")["rows"]
+    for path in (folder / "cache" / "pieces").rglob("*.part"):
+        path.write_bytes(b"PK\x03\x04 no zip")
+    result = lisse(*words)
+    assert result.exit_code == 0
+    assert "a cached piece is damaged and is made again" in result.stderr
+    assert data_of("report.html")["rows"] == first
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_control_c_keeps_what_is_finished(folder: Path) -> None:
+    (folder / "importable" / "slow_models.py").write_text(
+        "import time, torch\nfrom torch import nn\nfrom tiny_models import Failing\n\n\nclass Slow(Failing):\n"
+        "    def forward(self, x):\n        if len(x) == 30:\n            time.sleep(60)\n"
+        "        return super().forward(x)\n\n\n"
+        "def made():\n    torch.manual_seed(0)\n    return Slow('not')\n"
+    )
+    words = [sys.executable, "-m", "lisse", "report", MODEL, "slow_models:made", *QUICK]
+    running = subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list((folder / "cache").glob("profiles/*.profile")):  # the first model is done, the second one sleeps
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(1.0)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "the same command goes on" in errors
+    assert errors.splitlines()[-1] == "lisse: interrupted"
+    assert not (folder / "report.html").exists()
+    assert list((folder / "cache" / "pieces").rglob("*.part"))
+    assert len(list((folder / "cache" / "profiles").iterdir())) == 1
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["zoo:nothing", *QUICK], 2, "zoo:nothing|nothing"),
+        (["no_such_module:made", *QUICK], 2, "no_such_module"),
+        ([MODEL, "zoo:nothing", *QUICK], 2, "nothing"),
+        ([MODEL], 2, "--data is needed"),
+        ([MODEL, "--data", "nowhere.npz"], 3, "nowhere.npz"),
+        ([MODEL, *QUICK[:3], "--instruments", "topolgy"], 2, "no instrument 'topolgy'. The nearest: topology"),
+        ([MODEL, *QUICK[:3], "--instruments", ","], 2, "takes names"),
+        (["missing.profile"], 3, "missing.profile"),
+        ([MODEL, *QUICK, "--cache", "x", "--no-cache"], 2, "exclude each other"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_before_any_work(lisse: Run, words: list[str], code: int, said: str) -> None:
+    result = lisse("report", *words)
+    assert result.exit_code == code or result.exception is not None
+    text = result.stderr + str(result.exception or "")
+    assert re.search(said, text), text
+    assert not Path("report.html").exists()
+
+
+def test_data_of_the_wrong_shape_are_named(lisse: Run) -> None:
+    result = lisse("report", "zoo:resnet20", "--data", "points.npz", "--quick")
+    assert result.exit_code == 1
+    assert "zoo:resnet20 does not run on points" in result.stderr
+    assert not Path("report.html").exists()
+
+
+def test_a_page_without_a_place_is_refused_before_any_work(lisse: Run, folder: Path) -> None:
+    (folder / "file").write_text("")
+    (folder / "a folder").mkdir()
+    for out in ("file/r.html", "a folder"):
+        result = lisse("report", MODEL, *QUICK, "--out", out)
+        assert result.exit_code in (2, 3)
+        assert "cannot be written" in result.stderr or "is a directory" in result.stderr
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_work(lisse: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "report.html")
+
+    monkeypatch.setattr("lisse.reporting.page.document.writing", full)
+    result = lisse("report", MODEL, *QUICK)
+    assert isinstance(result.exception, OSError) or result.exit_code == 3
+    assert not Path("report.html").exists()
+    assert list((folder / "cache" / "pieces").rglob("*.part"))
+
+
+def test_an_instrument_that_fails_half_way_does_not_take_the_page_with_it(lisse: Run) -> None:
+    result = lisse("report", "tiny_models:sound?how=raises", MODEL, *QUICK)
+    assert result.exit_code == 0, result.stderr
+    text = Path("report.html").read_text("utf-8")
+    assert "Failed: RuntimeError: the pump" in text
+    data = data_of("report.html")
+    assert {row[0] for row in data["rows"]} == {1}  # the other model is there
+    assert "failed: the pump" in result.stderr
+
+
+def test_nothing_measured_at_all_is_a_failure(lisse: Run) -> None:
+    result = lisse("report", "tiny_models:sound?how=raises", *QUICK)
+    assert result.exit_code == 1
+    assert "nothing was measured: Failed: RuntimeError: the pump" in result.stderr
+    assert not Path("report.html").exists()
+
+
+# -- runs and export --------------------------------------------------------------------------------------------------
+
+
+def test_runs_lists_what_was_measured(lisse: Run, folder: Path) -> None:
+    result = lisse("runs")
+    assert result.exit_code == 0
+    assert "Nothing is kept" in result.stderr
+    assert (
+        lisse("measure", "topology", MODEL, "--data", "points.npz", "--samples", "10", "--clouds", "3").exit_code == 0
+    )
+    assert lisse("report", MODEL, *QUICK).exit_code == 0
+    result = lisse("runs")
+    assert result.exit_code == 0
+    assert result.stdout.count(MODEL) == 2
+    assert "points" in result.stdout
+    assert "TopoLip" in result.stdout
+    lines = [json.loads(line) for line in lisse("runs", "--json").stdout.splitlines()]
+    assert Profile.load(lines[0]["file"]).name == MODEL
+    assert lines[0]["date"] >= lines[1]["date"]
+    assert len(lisse("runs", "--json", "--limit", "1").stdout.splitlines()) == 1
+    assert lisse("report", MODEL, *QUICK).exit_code == 0  # the same again takes its place
+    assert lisse("runs").stdout.count(MODEL) == 2
+    Path(lines[0]["file"]).write_bytes(b"no profile")
+    result = lisse("runs")
+    assert result.stdout.count(MODEL) == 1
+    assert "is damaged and is not listed" in result.stderr
+
+
+def test_export_writes_a_table(lisse: Run) -> None:
+    assert (
+        lisse("measure", "sensitivity", MODEL, "--data", "points.npz", "--quick", "--out", "a.profile").exit_code == 0
+    )
+    assert lisse("export", "a.profile", "--csv", "t.csv").exit_code == 0
+    lines = list(csv.DictReader(io.StringIO(Path("t.csv").read_text("utf-8"))))
+    rows = Profile.load("a.profile").rows
+    assert [float(line["value"]) for line in lines] == [row.value for row in rows]
+    assert lines[0]["model"] == MODEL
+    assert lisse("export", "a.profile", "--csv", "-").stdout == Path("t.csv").read_text("utf-8")
+    result = lisse("export", "a.profile")
+    assert result.exit_code == 2
+    assert "say what to write" in result.stderr
+
+
+def test_export_writes_scalars(lisse: Run) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    quantity = Quantity("q", "q", "Says.")
+    rows = [Row("q", float(k), "exact", 1, f"layer{k}", k / 2, at={"p": 1}) for k in range(3)]
+    Profile((Part("thing", rows, (quantity,)),), {"model": {"name": "a/b"}}).save("a.profile")
+    result = lisse("export", "a.profile", "--tensorboard", "board")
+    assert result.exit_code == 0, result.stderr
+    events = accumulator.EventAccumulator("board/a-b")
+    events.Reload()
+    assert [(each.step, each.value) for each in events.Scalars("thing/q/p=1")] == [(0, 0.0), (1, 1.0), (2, 2.0)]
+
+
+# -- conditions -------------------------------------------------------------------------------------------------------
+
+
+def two() -> tuple[Profile, Profile]:
+    stable = Quantity("relative_stability", "R", "Says.", better="lower")
+    rank = Quantity("rank", "rank", "Says.")
+
+    def made(name: str, value: float) -> Profile:
+        at = {"cut": 3, "delta": 1.0}
+        rows = [Row("relative_stability", value + k, "estimate", 5, layer, d, value + k - 0.1, value + k + 0.1, at)
+                for k, (layer, d) in enumerate((("last", 1.0), ("layer1.0", 0.5)))]  # fmt: skip
+        rows.append(Row("relative_stability", 9.0, "exact", 5, "last", 1.0, at={"cut": 5, "delta": 1.0}))
+        return Profile(
+            (Part("stability", rows, (stable,)), Part("other", [Row("rank", 4.0, "exact", 5)], (rank,))),
+            {"model": {"name": name}},
+        )
+
+    return made("a", 0.2), made("b", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("R_f > 0.2", True),
+        ("a.R_f > 0.2", False),
+        ("b.R_f > a.R_f", True),
+        ("R_f > 3 * a.R_f", False),
+        ("R_f - a.R_f >= 0.25 and rank == 4", True),
+        ("R_f < 0 or rank != 4 or rank <= 4", True),
+        ("rank < 4 and rank < 5 or rank > 3", True),
+        ("low(R_f) > high(a.R_f)", True),
+        ("low(R_f) > 0.45", False),
+        ("abs(a.R_f - R_f) < 0.31", True),
+        ("relative_stability@layer1.0 > 1.4", True),
+        ('relative_stability@"layer1.0" > 1.6', False),
+        ("R_f{cut=5} > 8", True),
+        ("R_f{cut=3, delta=1} > 8", False),
+        ("stability.relative_stability > 0.2", True),
+        ("-R_f < -(0.2 + 0.1) * 1e0 / 2", True),
+    ],
+)
+def test_conditions_hold_or_not(text: str, holds: bool) -> None:
+    from lisse.cli.conditions import check
+
+    outcome = check(text, *two())
+    assert outcome.holds is holds
+    assert ("does not hold" not in outcome.told()) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected before 'the end'"),
+        ("R_f", "one of < <= >"),
+        ("R_f > ", "a number or a quantity was expected"),
+        ("R_f > 0.2 0.3", "'0.3' was not expected there"),
+        ("nothing > 1", "has no nothing; it has rank, relative_stability"),
+        ("R_f@nowhere > 1", "at layer 'nowhere'; it has last, layer1.0"),
+        ("R_f{cut=7} > 1", "at cut=7; it has cut=3"),
+        ("low(rank) > 1", "rank has no interval"),
+        ("1 / 0 > 1", "divides by zero"),
+        ("__import__('os').system('true') > 0", "has no __import__|not expected"),
+        ("R_f > 0.2; rank", "was not expected there"),
+        ("(R_f > 0.2", "'\\)' was expected"),
+    ],
+)
+def test_conditions_that_cannot_be_checked_are_errors(text: str, said: str) -> None:
+    from lisse.cli.conditions import check
+
+    with pytest.raises(ValueError, match=said):
+        check(text, *two())
+
+
+def test_compare_sets_the_exit_code(lisse: Run) -> None:
+    for name, made in zip("ab", two(), strict=True):
+        made.save(f"{name}.profile")
+    assert lisse("compare", "a.profile", "b.profile", "--fail-if", "R_f > 0.6").exit_code == 0
+    result = lisse("compare", "a.profile", "b.profile", "--fail-if", "R_f > 0.6", "--fail-if", "R_f > 0.2")
+    assert result.exit_code == 5
+    assert "R_f > 0.6 does not hold (R_f = 0.5)" in result.stderr
+    assert "failed: R_f > 0.2 holds (R_f = 0.5)" in result.stderr
+    result = lisse("compare", "a.profile", "b.profile", "--fail-if", "R_g > 0.2")
+    assert result.exit_code == 2

@@ -1,0 +1,167 @@
+"""The verdict: every sentence rests on rows, and says no more than they do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from page_samples import profile, smooth, stability, topology, torn
+
+from lisse.reporting.page.axis import number
+from lisse.reporting.page.entries import entries_of
+from lisse.reporting.page.verdict import verdict
+
+
+def sentences(*profiles, topic=None):
+    return [one for one in verdict(entries_of(profiles)) if topic in (None, one.topic)]
+
+
+def words(*profiles, topic=None) -> str:
+    return " ".join(one.text for one in sentences(*profiles, topic=topic))
+
+
+def test_the_smoother_model_is_named_with_its_numbers():
+    (overall,) = sentences(smooth(), torn(), topic="overall")
+    assert overall.text == "smooth is smoother than torn by TopoLip and R_f."
+    by_topolip, by_r = sentences(smooth(), torn(), topic="comparison")
+    assert (
+        by_topolip.text
+        == "TopoLip: 1 [0.9, 1.1] for smooth, 4 [3.9, 4.1] for torn. smooth is smoother: the intervals do not overlap."
+    )
+    assert by_r.text.startswith("R_f: 0.2 [0.19, 0.21] for smooth, 0.6 [0.59, 0.61] for torn.")
+
+
+def test_swapping_the_models_swaps_the_verdict():
+    forth, back = (sorted(one.text for one in sentences(*pair)) for pair in ((smooth(), torn()), (torn(), smooth())))
+    assert forth == back  # the names go with the models
+    renamed = sorted(one.text for one in sentences(smooth("torn"), torn("smooth")))
+    assert any("torn is smoother than smooth" in text for text in renamed)
+    assert not any("smooth is smoother" in text for text in renamed)
+
+
+def test_a_model_against_itself_shows_no_difference():
+    (overall,) = sentences(smooth(), smooth(), topic="overall")
+    assert (
+        overall.text == "smooth and smooth (2) are the same network, weight for weight: there is no difference to find."
+    )
+    assert sentences(smooth(), smooth(), topic="comparison") == []
+    # the same numbers from other weights
+    twin = profile("twin", *smooth().parts)
+    assert "smoother" not in words(smooth(), twin)
+    assert "Nothing here tells smooth and twin apart" in words(smooth(), twin)
+
+
+@pytest.mark.parametrize("distance", [0.0, 0.1, 0.2])
+def test_overlapping_intervals_forbid_the_word_smoother(distance):
+    a = profile("a", topology((1.0, 2.0, 1.0), half=0.1))
+    b = profile("b", topology((1.0, 2.0 + distance, 1.0), half=0.1))
+    assert "smooth" not in words(a, b)
+    assert "overlap" in words(a, b)
+
+
+def test_intervals_apart_by_a_hair_allow_it():
+    a = profile("a", topology((1.0, 2.0, 1.0), half=0.1))
+    b = profile("b", topology((1.0, 2.2001, 1.0), half=0.1))
+    assert "a is smoother than b by TopoLip." in words(a, b)
+
+
+def test_numbers_without_intervals_speak_of_their_samples_only():
+    a = profile("a", topology((1.0, 2.0, 1.0), half=None))
+    b = profile("b", topology((1.0, 9.0, 1.0), half=None))
+    said = words(a, b)
+    assert "smooth" not in said
+    assert "150 samples without intervals" in said
+    assert "first look" in said
+
+
+def test_mixed_measures_name_both():
+    a = profile("a", topology((0.5, 1.0, 0.7)), stability((1.0, 0.9, 0.8, 0.6)))
+    b = profile("b", topology((0.5, 4.0, 0.7)), stability((1.0, 0.8, 0.5, 0.2)))
+    (overall,) = sentences(a, b, topic="overall")
+    assert overall.text == "a is smoother than b by TopoLip; b is smoother than a by R_f."
+
+
+def test_clouds_of_different_size_are_not_compared():
+    a, b = profile("a", topology((1.0, 2.0, 1.0), cloud=50)), profile("b", topology((1.0, 9.0, 1.0), cloud=60))
+    assert "smooth" not in words(a, b)
+    assert "not measured alike (cloud 50 and 60)" in words(a, b)
+
+
+def test_other_data_are_not_compared():
+    a, b = profile("a", topology((1.0, 2.0, 1.0))), profile("b", topology((1.0, 9.0, 1.0)), data="other")
+    assert "a and b were measured on different data (points, other): they are not compared." in words(a, b)
+    assert "smooth" not in words(a, b)
+
+
+def test_other_seeds_are_said():
+    a, b = profile("a", topology((1.0, 2.0, 1.0))), profile("b", topology((1.0, 9.0, 1.0)), seed=7)
+    assert "different seeds (0 and 7)" in words(a, b)
+
+
+def test_the_largest_tear_is_found_and_its_rivals_are_named():
+    (tear,) = sentences(torn(), topic="tear")
+    assert "The largest tear of torn is at second (67 % of the depth)" in tear.text
+    assert "4 [3.9, 4.1]" in tear.text
+    assert tear.text.endswith("No other layer's interval reaches it.")
+    close = profile("close", topology((3.9, 4.0, 0.7)))
+    (tear,) = sentences(close, topic="tear")
+    assert "might as well be at first." in tear.text
+    assert len(tear.rows) == 2
+
+
+def test_where_nothing_was_measured_that_is_said():
+    (caveat,) = sentences(profile("a", stability((1.0, 0.8, 0.5, 0.2))), topic="caveat")
+    assert caveat.text == "Where a tears was not measured: that needs topology or sensitivity."
+
+
+def test_training_is_judged_against_random_weights():
+    own = torn()
+    before = profile("start", topology((0.5, 1.0, 0.7)), stability((1.0, 0.9, 0.8, 0.605)), fingerprint="other",
+                     reference={"kind": "initialisation", "model": "weights of torn"})  # fmt: skip
+    (training,) = sentences(own, before, topic="training")
+    assert training.text == (
+        "Against random weights (1 seed), training of torn raised TopoLip (from 1 to 4 [3.9, 4.1]); it did not "
+        "measurably change R_f (from 0.605 to 0.6 [0.59, 0.61])."
+    )
+    assert len(training.rows) == 4
+    assert not sentences(own, before, topic="overall")  # a reference is no second model
+
+
+def test_three_models_are_compared_in_pairs():
+    middle = profile("middle", topology((0.5, 2.0, 0.7)))
+    said = [one.text for one in sentences(smooth(), middle, torn(), topic="overall")]
+    assert len(said) == 3
+    assert said[0] == "smooth is smoother than middle by TopoLip."
+
+
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:·10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?")
+
+
+@settings(max_examples=40)
+@given(
+    rates=st.lists(st.floats(0.01, 1e6), min_size=3, max_size=3),
+    others=st.lists(st.floats(0.01, 1e6), min_size=3, max_size=3),
+    half=st.floats(0.0, 10.0),
+)  # fmt: skip
+def test_every_number_of_every_sentence_is_one_of_its_rows(rates, others, half):
+    entries = entries_of(
+        [profile("a", topology(tuple(rates), half=half)), profile("b", topology(tuple(others), half=half))]
+    )
+    said = verdict(entries)
+    assert any(one.topic == "overall" for one in said)
+    for one in said:
+        rows = [entries.rows[index].row for index in one.rows]
+        if one.topic != "caveat":
+            assert rows, one
+        known = {number(value) for row in rows for value in (row.value, row.low, row.high)}
+        known |= {f"{row.n:,}" for row in rows} | {str(round(100 * row.depth)) for row in rows if row.depth is not None}
+        known = {text.lstrip("−") for text in known} | {"1"}
+        assert set(NUMBER.findall(one.text.replace("−", ""))) <= known, one.text
+        # the word goes with intervals that are apart
+        if "smoother" in one.text and one.topic == "comparison":
+            a, b = rows
+            assert a.high < b.low or b.high < a.low
+        for row in rows:
+            assert row.quantity in ("topolip_change_rate", "change_rate")
