@@ -263,6 +263,6 @@ def test_figures_are_files_in_three_formats_and_nothing_else(tmp_path: Path) -> 
 def test_no_pyplot_and_a_helpful_error_without_matplotlib() -> None:
     script = "import sys, lisse.reporting; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
-    script = "import sys; sys.modules['matplotlib'] = None; import lisse.reporting"
+    script = "import sys; sys.modules['matplotlib'] = None; from lisse.reporting import depth_figure"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert 'pip install "lisse[report]"' in done.stderr.splitlines()[-1]
