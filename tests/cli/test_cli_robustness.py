@@ -20,6 +20,7 @@ def profile(tmp_path_factory):
         "--sigma", "0.1", "--delta", "0.5", "--out", path,
     )  # fmt: skip
     assert outcome.exit_code == 0, outcome.output
+    assert f"Draw it: lisse figure robustness {path}" in outcome.output  # there is nothing along depth to overview
     return path
 
 

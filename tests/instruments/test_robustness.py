@@ -316,3 +316,45 @@ def test_autoattack_is_stronger_than_fgsm():
     assert strong <= weak
     free = Robustness(**only, eps=(0.5,), clip=False).measure(model, data)
     assert "AutoAttack is left out: it works in [0, 1] only." in free.notes
+
+
+def test_autoattack_does_not_depend_on_the_batch_size(monkeypatch):
+    """Its random numbers belong to blocks of samples: which block gets which seed is all that is looked at."""
+    seen = []
+
+    def found(model, x, y, *, norm, eps, bounds, seed):
+        seen.append((len(x), seed))
+        return x
+
+    monkeypatch.setattr("lisse.instruments.robustness_cases.auto_attack", found)
+    data = Dataset("d", IMAGES.repeat(3, 1, 1, 1)[:150], LABELS.repeat(3)[:150])
+    for batch in (7, 64, 150):
+        Robustness(**{**NOTHING, "attacks": ("autoattack",)}, eps=(0.1,)).measure(bright(), data, batch=batch, seed=4)
+    assert seen == [(100, 4), (50, 104)] * 3
+
+
+def test_a_network_that_declares_nothing_and_guesses_is_asked_about_its_normalisation():
+    class Shifted(Bright):
+        """It was trained on images less 0.5."""
+
+        def forward(self, x):
+            return super().forward(x + 0.5)
+
+    instrument = Robustness(**NOTHING)
+    asked = instrument.measure(Shifted(), DATA).notes
+    assert any(note.startswith("Warning sign (normalisation)") and "lisse.models.declare" in note for note in asked)
+    for model in (
+        Bright(),
+        declare(Shifted(), input_size=(3, 8, 8), mean=0.5, std=1.0),
+        declare(Shifted(), kind="plain"),
+    ):
+        assert not any("Warning sign (normalisation)" in note for note in instrument.measure(model, DATA).notes)
+
+
+def test_lists_single_values_and_none_are_what_they_look_like():
+    one = Robustness(corruptions="snow", severities=3, attacks="pgd", eps=0.1, step=None, sigma=[], delta=[1.0])  # type: ignore[arg-type]
+    assert one == Robustness(
+        corruptions=("snow",), severities=(3,), attacks=("pgd",), eps=(0.1,), step=(), sigma=(), delta=(1.0,)
+    )
+    nothing = Robustness(corruptions=[], attacks=[], sigma=[], delta=[])  # type: ignore[arg-type]
+    assert {row.quantity for row in nothing.measure(bright(), DATA).rows} == {"clean_accuracy"}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from lisse.maths.corruption import CORRUPTIONS, EXTRA, MAIN, PARAMETERS, corrupt
 from lisse.maths.corruption.application import _CHUNK
@@ -247,7 +248,7 @@ def test_flat_images(name, severity, level, shape, strength):
         assert torch.equal(made, images), (made.float() - level).abs().max()
     if name == "jpeg_compression":
         # Of a flat block only the mean is coded: 8·(level − 128), in steps of the luminance table's first entry, which
-        # is 16·(5000/quality)/100 below quality 50 and 16·(200 − 2·quality)/100 above. Half a step, over 8, is the error.
+        # is 16·(5000/quality)/100 below quality 50 and 16·(200 − 2·quality)/100 above. The error: half a step over 8.
         (quality,) = PARAMETERS[strength]["jpeg_compression"][severity - 1]
         first = max(1, (16 * (5000 // quality if quality < 50 else 200 - 2 * quality) + 50) // 100)
         assert int((made.int() - level).abs().max()) <= first / 16 + 1
@@ -322,9 +323,25 @@ def test_wrong_images(images, error, match):
         corrupt(images, "gaussian_noise", 1)
 
 
-def test_frost_needs_textures():
-    with pytest.raises(ValueError, match=r"textures must be given for frost, got none.*frost_textures"):
+def test_frost_finds_its_textures_where_data_are_looked_for(tmp_path, monkeypatch, textures):
+    monkeypatch.setenv("LISSE_DATA", str(tmp_path))
+    (tmp_path / "frost").mkdir()
+    found = []
+    for k in range(6):
+        path = tmp_path / "frost" / f"frost{k + 1}.{'png' if k < 3 else 'jpg'}"
+        Image.fromarray(textures[k % 3].permute(1, 2, 0).numpy()).save(path, format="png")
+        found.append(textures[k % 3])
+    images = scenes(3)
+    named = corrupt(images, "frost", 3, textures=found, generator=seeded())
+    assert torch.equal(corrupt(images, "frost", 3, generator=seeded()), named)
+
+
+def test_frost_needs_textures(monkeypatch):
+    monkeypatch.setattr("lisse.data.places.find", lambda *_: None)
+    with pytest.raises(ValueError, match=r"textures must be given for frost, got none.*LISSE_DOWNLOAD=1"):
         corrupt(scenes(1), "frost", 1)
+    with pytest.raises(ValueError, match="textures must hold at least one picture"):
+        corrupt(scenes(1), "frost", 1, textures=[])
     with pytest.raises(ValueError, match=r"textures must be byte pictures \[3, H, W\].*got torch.float32"):
         corrupt(scenes(1), "frost", 1, textures=[torch.zeros(3, 20, 20)])
     with pytest.raises(ValueError, match=r"of shape \(20, 20, 3\)"):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from lisse.models import declare
-from lisse.networks.attack import attack, clean_gradient_attack, logits_of, right
+from lisse.networks.attack import attack, clean_gradient_attack, logits_of, random_shift, right
 from lisse.networks.attack.gradient import gradient_norms, input_gradients
 
 
@@ -304,6 +304,22 @@ def test_nothing_is_left_on_the_model():
     assert not x.requires_grad
     again = attack(model.eval(), x, y, method="pgd", norm="linf", eps=0.1, bounds=(0, 1))
     assert torch.equal(made, again)  # evaluation mode was used
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("bounds", [(0, 1), None])
+def test_an_input_that_carries_a_gradient_stays_out_of_it(norm, bounds):
+    model, (x, y) = convolutional(), pictures()
+    expected = attack(model, x, y, method="pgd", norm=norm, eps=0.1, bounds=bounds)
+    leaf = x.clone().requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in (leaf, leaf * 1.0):
+            made = attack(model, given, y, method="pgd", norm=norm, eps=0.1, bounds=bounds)
+            assert not made.requires_grad
+            assert torch.equal(made, expected)
+        assert not random_shift(leaf, norm=norm, eps=0.1, bounds=bounds).requires_grad
+    assert leaf.grad is None
 
 
 def test_any_output_with_logits_and_any_precision():

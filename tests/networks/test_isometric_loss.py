@@ -239,7 +239,7 @@ def test_points_that_coincide_have_finite_gradients():
     loss = isometric_loss(x, z)
     loss.backward()
     assert bool(torch.isfinite(z.grad).all())
-    assert float(loss) == pytest.approx(6 * 2 / 16)
+    assert float(loss.detach()) == pytest.approx(6 * 2 / 16)
 
 
 def test_single_samples_count_nothing():
@@ -320,3 +320,10 @@ def test_bad_input_of_the_closed_forms():
         printed_gradient(X, phi(X), jacobians(X), LABELS[:2])
     assert W.shape == (4, 3)
     assert B.shape == (4,)
+
+
+@pytest.mark.parametrize("names", [["cat", "cat", "dog", "cat", "dog", "dog"], np.array(list("aababb"))])
+def test_groups_may_be_names(names):
+    numbers = torch.tensor([-3, -3, 40, -3, 40, 40])
+    assert float(isometric_loss(X, phi(X), names)) == float(isometric_loss(X, phi(X), numbers))
+    assert float(isometric_loss(X, phi(X), names)) == pytest.approx(naive(X, phi(X), list(names)), rel=1e-12)

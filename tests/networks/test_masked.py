@@ -304,3 +304,11 @@ def test_what_cannot_be_fed_is_said():
         masked.to_huggingface(small(attention="rbf_w"))
     with pytest.raises(ValueError, match=r"masks: mask_ratio must lie in \(0, 1\)"):
         masked.masks(2, 16, ratio=0)
+
+
+def test_a_vision_transformer_refuses_images_that_do_not_fit():
+    network = zoo.build("vit_small", size=8, patch=2, width=8, heads=2, depth=1)
+    with pytest.raises(ValueError, match=r"multiples of patch=2, got \[1, 3, 7, 8\]"):
+        network(torch.rand(1, 3, 7, 8))
+    with pytest.raises(ValueError, match=r"must give 16 patches, got 9 from \[1, 3, 6, 6\]"):
+        network(torch.rand(1, 3, 6, 6))

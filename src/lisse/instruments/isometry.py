@@ -13,6 +13,7 @@ from torch import Tensor
 from lisse.instruments import isometry_distances as geometry
 from lisse.instruments.isometry_distances import Classes
 from lisse.instruments.isometry_gradients import Steepness, isometric_gradients, moved, representation, steepness
+from lisse.instruments.isometry_quantities import QUANTITIES
 from lisse.instruments.topology_clouds import LEAST_CLOUDS, sample_clouds
 from lisse.maths.intervals import bootstrap
 from lisse.profile import Kind, Part, Quantity, Row, Value
@@ -44,123 +45,7 @@ class Isometry(Instrument):
     level: float = field(default=0.95, metadata={"help": "confidence level of the intervals"})
     quick: bool = field(default=False, metadata={"help": "one cloud, few points, no intervals"})
 
-    QUANTITIES: ClassVar[tuple[Quantity, ...]] = (
-        Quantity(
-            "distance_error",
-            "relative error of distances",
-            "How far distances between samples are from those of the input, on average; 0 is an isometry.",
-            r"\operatorname{mean}_{ij} |D^l_{ij} - D^0_{ij}| / D^0_{ij}",
-            "[beshkov2022] def. 2",
-            scale="log",
-            better="lower",
-        ),
-        Quantity(
-            "distance_correlation",
-            "correlation of distances",
-            "Whether far stays far: 1 where distances are those of the input up to a factor and a constant.",
-            r"\operatorname{corr}_{ij}(D^0_{ij}, D^l_{ij})",
-            "[beshkov2022] fig. 2B",
-            better="higher",
-        ),
-        Quantity(
-            "stretch",
-            "stretch of distances",
-            "What a distance of the input is multiplied by on its way to this layer (quantiles over pairs).",
-            r"D^l_{ij} / D^0_{ij}",
-            "[beshkov2022] def. 3",
-            scale="log",
-        ),
-        Quantity(
-            "largest_stretch",
-            "largest stretch",
-            "The largest stretch of a pair of samples, which the Lipschitz constant cannot be under.",
-            r"\max_{ij} D^l_{ij} / D^0_{ij}",
-            "[beshkov2022] def. 3",
-            scale="log",
-            better="lower",
-        ),
-        Quantity(
-            "isometric_loss",
-            "isometric loss",
-            "The loss that trains isometry, at this layer and on one cloud.",
-            r"\frac1{N^2}\sum_{ij} G_{ij} (D^0_{ij} - D^l_{ij})^2",
-            "[beshkov2022] eq. 1",
-            scale="log",
-            better="lower",
-        ),
-        Quantity(
-            "longest_hole",
-            "longest H1 bar of a class",
-            "How large the largest hole of a class is: a ring that survives keeps it.",
-            r"\max (\text{death} - \text{birth}),\ H_1",
-            "[beshkov2022] sec. 3.1",
-        ),
-        Quantity(
-            "hole_share",
-            "longest H1 bar over the diameter",
-            "The same as a share of the largest distance in the class, which does not depend on its scale.",
-            r"\max (\text{death} - \text{birth}) / \max_{ij} D_{ij}",
-            "[beshkov2022] sec. 3.1",
-        ),
-        Quantity(
-            "input_gradient",
-            "gradient in the input",
-            "How steeply the cross-entropy of a sample rises: what a gradient attack climbs.",
-            r"\|\nabla_x L_{CSE}\|",
-            "[beshkov2022] eq. 4, 5",
-            scale="log",
-            better="lower",
-        ),
-        Quantity(
-            "local_jacobian",
-            "local stretch ‖∇Φ‖",
-            "How much the steepest small change of a sample grows on its way to this layer (from below).",
-            r"\|\partial x_l/\partial x_0\|_2",
-            "[beshkov2022] sec. 3.2",
-            scale="log",
-            better="lower",
-        ),
-        Quantity(
-            "input_gradient_bound",
-            "bound (5) on the gradient in the input",
-            "What the slope of the cross-entropy in Φ times K allows; k=jacobian is a bound, k=1 the paper's K.",
-            r"\|\partial L_{CSE}/\partial\Phi\|\,K",
-            "[beshkov2022] eq. 5",
-            scale="log",
-        ),
-        Quantity(
-            "isometric_gradient",
-            "gradient of the isometric loss in a sample",
-            "How the isometric loss of a cloud changes when one sample moves.",
-            r"\|\partial L_{ISO}/\partial x_k\|",
-            "[beshkov2022] eq. 6",
-            scale="log",
-        ),
-        Quantity(
-            "isometric_gradient_bound",
-            "its bound, as corrected",
-            "What the errors of its distances and its Jacobian allow.",
-            r"\frac4{N^2}\sum_j G_{kj}|H_{kj}|(1 + K_k)",
-            "[beshkov2022] eq. 6, 14",
-            scale="log",
-        ),
-        Quantity(
-            "translation_gradient",
-            "gradient of the isometric loss, all samples together",
-            "How the isometric loss changes when all samples of a cloud move together.",
-            r"\|\sum_k \partial L_{ISO}/\partial x_k\|",
-            "[beshkov2022] eq. 13",
-            scale="log",
-        ),
-        Quantity(
-            "translation_gradient_bound",
-            "its bound",
-            "The bound (14): as corrected, a theorem; as printed, a number that bounds nothing.",
-            r"\frac{8K}{N^2}\sum_{i>j} G_{ij}|H_{ij}|",
-            "[beshkov2022] eq. 14",
-            scale="log",
-        ),
-    )
+    QUANTITIES: ClassVar[tuple[Quantity, ...]] = QUANTITIES
 
     def __post_init__(self) -> None:
         least = {"samples": 4, "clouds": 1, "classes": 1, "bins": 1, "points": 0, "whole": 0, "max_iter": 1}
@@ -185,6 +70,8 @@ class Isometry(Instrument):
         rows, arrays = self._distances(run, classes, notes)
         if self.points:
             rows += self._gradients(run, classes, notes)
+        order = {quantity.name: place for place, quantity in enumerate(QUANTITIES)}
+        rows.sort(key=lambda row: order[row.quantity])  # a table begins with distances, not with the holes of one class
         return Part(self.name, tuple(rows), self.QUANTITIES, tuple(notes), arrays)
 
     # -- distances, holes, histograms ------------------------------------------------------------------------------

@@ -120,8 +120,8 @@ def rows_of(found: Sequence[Mapping[str, float]], tap: Tap, size: int, level: fl
             rows.append(Row(quantity, top, "lower", size * len(found), tap.name, tap.depth, at=at))
             continue
         if len(found) == 1 or len(values) < 2:
-            value = values[0] if values else math.nan
-            rows.append(Row(quantity, value, "exact", size, tap.name, tap.depth, at=at))
+            only = values[0] if values else math.nan
+            rows.append(Row(quantity, only, "exact", size, tap.name, tap.depth, at=at))
             continue
         ends = across_clouds(torch.tensor(values, dtype=torch.float64), level=level)
         middle, low, high = (float(end) for end in (ends.value, ends.low, ends.high))

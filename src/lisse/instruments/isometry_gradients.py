@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lisse.maths.bounds import sample_gradient_norms, translation_gradient_norm
 from lisse.maths.isometry import isometric_gradient
 from lisse.maths.jacobian import jacobian_norm
+from lisse.networks.attack import logits_of
 from lisse.run import Run
 from lisse.taps import Tap, feed, prepared, still, tapped
 
@@ -58,15 +58,6 @@ class Steepness:
         )  # fmt: skip
 
 
-def logits_of(output: Any) -> Tensor | None:
-    """The tensor ``[n, classes]`` in what a model returns; ``None`` where there is none."""
-    found = getattr(output, "logits", None)
-    found = output if found is None else found
-    if isinstance(found, (tuple, list)) and found:
-        found = found[0]
-    return found if isinstance(found, Tensor) and found.ndim == 2 and found.is_floating_point() else None
-
-
 def steepness(
     run: Run,
     points: Tensor,
@@ -96,8 +87,11 @@ def steepness(
         x = prepared(run.model, points).requires_grad_()
         with tapped(run.model, [*layers, *([] if phi in layers else [phi])], on):
             output = feed(run.model, x.clone())  # a network may change its input in place
-        logits = logits_of(output)
-        if logits is None or int(labels.max()) >= logits.shape[1]:
+        try:
+            logits = logits_of(output, len(x))
+        except (TypeError, ValueError):  # features, a picture, one number: there is no cross-entropy to speak of
+            return None
+        if int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
             return None
         entropy = functional.cross_entropy(logits, labels.to(run.device), reduction="sum")
         first, slope = torch.autograd.grad(entropy, [x, kept[phi.name]], retain_graph=True, allow_unused=True)

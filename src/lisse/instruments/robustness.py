@@ -14,6 +14,7 @@ from lisse.instruments.robustness_cases import Attack, Case, Changes
 from lisse.instruments.robustness_rows import accuracy_rows, corruption_rows
 from lisse.maths.corruption.parameters import Strength, Variant
 from lisse.networks.attack import logits_of, signs
+from lisse.networks.attack.checks import DECLARE
 from lisse.profile import Part, Quantity, Row, Value
 from lisse.run import Instrument, Run
 from lisse.taps import feed, prepared, still
@@ -119,6 +120,10 @@ class Robustness(Instrument):
     )
 
     def __post_init__(self) -> None:
+        for name in ("corruptions", "severities", "attacks", "eps", "step", "sigma", "delta"):
+            given = getattr(self, name)  # one word or number, a list and None are what they look like
+            whole = () if given is None else (given,) if isinstance(given, (str, int, float)) else tuple(given)
+            object.__setattr__(self, name, whole)
         if self.corruptions not in ((), ("none",)):
             check_corruptions("Robustness", self.corruptions)
         bad = [s for s in self.severities if isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5]
@@ -188,6 +193,7 @@ class Robustness(Instrument):
         interval = not self.quick
         rows = accuracy_rows(found, level=self.level, interval=interval)
         rows += corruption_rows(found, run, level=self.level, interval=interval)
+        notes += _guesses(run, found[cases[0]])
         notes += self._signs(rows, n, flat)
         arrays = {f"right/{case.name}": right.numpy() for case, right in found.items()}
         return Part(self.name, tuple(rows), self.QUANTITIES, tuple(notes), arrays)
@@ -201,8 +207,8 @@ class Robustness(Instrument):
             notes.append("The inputs leave [0, 1], so attacks and noise are not kept in it; ε is in their own unit.")
         if getattr(run.model, "lisse", None) is None and bounds is not None:
             notes.append(
-                "The model declares no normalisation: it is given the images as they are, in [0, 1] "
-                "(lisse.models.declare says what it takes)."
+                "The model declares no normalisation: it is given the inputs as they are, in [0, 1], and ε is in that "
+                f"unit. If it was trained on others, declare it: {DECLARE}."
             )
         textures = None
         if "frost" in self._names():
@@ -255,6 +261,19 @@ class Robustness(Instrument):
                 curve[eps] = min(row.value, curve.get(eps, 1.0))  # the strongest of several steps
         clean = next(row.value for row in rows if row.quantity == "clean_accuracy")
         return [f"Warning sign ({sign.name}): {sign.says}" for sign in signs(curves, clean, n, still=flat)]
+
+
+def _guesses(run: Run, right: Tensor) -> list[str]:
+    """A word where a network that does not say what it takes answers no better than a constant would."""
+    assert run.data.targets is not None
+    clean = float(right.double().mean())
+    constant = float(run.data.targets[: len(right)].bincount().max()) / len(right)
+    if getattr(run.model, "lisse", None) is not None or clean > constant:
+        return []
+    return [
+        f"Warning sign (normalisation): the clean accuracy {clean:.3f} is no better than that of one answer for all, "
+        f"{constant:.3f}. Untrained, or given inputs that it does not expect? {DECLARE}."
+    ]
 
 
 def _in_unit(values: Tensor) -> bool:

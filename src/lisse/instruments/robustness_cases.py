@@ -21,6 +21,8 @@ from lisse.taps import feed, prepared, still
 
 Axis = Literal["clean", "corruption", "attack", "noise", "deformation"]
 Attack = Literal["noise", "fgsm", "pgd", "search", "autoattack"]
+#: Samples that AutoAttack takes together, whatever the run's batch: its random numbers belong to the block.
+_BLOCK = 100
 _STEP = 500  # images corrupted at a time; the random numbers of a corruption run on from one such step to the next
 
 
@@ -77,7 +79,8 @@ class Changes:
             yield from self._corrupted(str(case.at["corruption"]), int(case.at["severity"]))
             return
         ensemble = self._ensemble(case) if case.axis == "deformation" else None
-        for batch in self.run.batches(self.n):
+        size = _BLOCK if case.at.get("attack") == "autoattack" else self.run.batch
+        for batch in self.run.data.batches(size, stop=self.n, device=self.run.device):
             assert isinstance(batch.inputs, Tensor)
             assert batch.targets is not None
             x = batch.inputs
@@ -136,7 +139,8 @@ class Changes:
                 model, x, y, norm=self.norm, eps=eps, queries=self.queries, bounds=self.bounds, draw=directions_of
             )
         if kind == "autoattack":
-            return auto_attack(model, x, y, norm=self.norm, eps=eps, bounds=self.bounds, seed=self.run.seed % 2**31)
+            seed = (self.run.seed + batch.start) % 2**31
+            return auto_attack(model, x, y, norm=self.norm, eps=eps, bounds=self.bounds, seed=seed)
         if kind == "fgsm":
             return attack(model, x, y, method="fgsm", norm=self.norm, eps=eps, bounds=self.bounds)
         step = float(case.at["step"]) if "step" in case.at else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ def _attacked(one: Trained, images: Tensor, labels: Tensor, file: Path, tell: Ca
     kept["distortion"] = distortion(network, images, labels)
     # Gradients at the clean images serve all sizes: FGSM's, and those of the authors' loss, in batches as theirs.
     mixed = torch.cat([
-        input_gradients(network, x, y, bounds=None, objective=lambda x, logits, y=y: objective(x, logits, y))
+        input_gradients(network, x, y, bounds=None, objective=functools.partial(objective, y=y))
         for x, y in zip(images.split(_AUTHORS_BATCH), labels.split(_AUTHORS_BATCH), strict=True)
     ]).sign_()  # fmt: skip
     steep = slopes.sign_()

@@ -43,8 +43,8 @@ def corrupt(
         generator: the randomness (torch's default without one). Every image has its own. The numbers are drawn image
             by image: with a CPU generator that goes on from call to call, a batch gives the same images however it is
             cut into parts, on any device.
-        textures: for frost, byte pictures ``[3, H, W]`` of frost; ``lisse.data.frost_textures()`` finds the published
-            six.
+        textures: for frost, byte pictures ``[3, H, W]`` of frost; without them the six published ones, where
+            ``lisse.data.frost_textures()`` finds them.
         variant: ``hendrycks`` keeps two slips of the published generator: glass_blur copies a neighbour where
             ``corrected`` exchanges the two pixels, frost never takes the last texture.
 
@@ -188,9 +188,18 @@ def _checked_level(name: str, severity: int, strength: Strength) -> Level:
 
 
 def _checked_textures(textures: Sequence[Any] | Tensor | None, device: torch.device) -> list[Tensor]:
-    if textures is None or len(textures) == 0:
+    if textures is None:
+        # The one look upwards in the house: frost blends in published pictures, and these are files. A person who has
+        # them where lisse looks for data need not say so at every call.
+        from lisse.data.corrupted import frost_textures
+
+        try:
+            textures = frost_textures()
+        except ValueError as error:
+            raise ValueError(f"corrupt: textures must be given for frost, got none. {error}") from None
+    if len(textures) == 0:
         raise ValueError(
-            "corrupt: textures must be given for frost, got none. lisse.data.frost_textures() finds or fetches them."
+            "corrupt: textures must hold at least one picture, got none. Leave it out to find them."
         )
     made = [torch.as_tensor(texture) for texture in textures]
     for texture in made:

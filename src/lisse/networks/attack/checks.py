@@ -12,7 +12,8 @@ from torch import Tensor
 Bounds = tuple[float, float]
 #: What image models of lisse take. The default of every attack; anything else is a person's own word.
 UNIT: Bounds = (0, 1)
-_DECLARE = (
+#: How a plain module says what it takes.
+DECLARE = (
     "model = lisse.models.declare(network, input_size=(c, h, w), mean=…, std=…) takes [0, 1] and normalises inside "
     "(kind='plain' for a network that takes x as it is)"
 )
@@ -45,7 +46,7 @@ def checked_input(function: str, model: Any, x: Any, bounds: Bounds | None) -> T
             hint = (
                 "This model normalises inside: give it images in [0, 1]."
                 if declared
-                else f"The model declares no normalisation. Declare it ({_DECLARE}), or say which values it takes: "
+                else f"The model declares no normalisation. Declare it ({DECLARE}), or say which values it takes: "
                 "bounds=(low, high), with eps in the same unit; bounds=None where there is no limit."
             )
             raise ValueError(
@@ -54,7 +55,7 @@ def checked_input(function: str, model: Any, x: Any, bounds: Bounds | None) -> T
     if not declared and bounds is UNIT:
         warnings.warn(
             f"{function}: the model declares no normalisation; it is given x as it is, in [0, 1]. If it was trained on "
-            f"normalised images this is another network. Declare it: {_DECLARE}; or give bounds=(low, high).",
+            f"normalised images this is another network. Declare it: {DECLARE}; or give bounds=(low, high).",
             stacklevel=3,
         )
     return values
