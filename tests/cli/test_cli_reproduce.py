@@ -1,3 +1,4 @@
+import dataclasses
 import sys
 import types
 from pathlib import Path
@@ -54,6 +55,17 @@ def test_options_reach_the_experiment(study):
     call("fake", "--quiet", "--scale", "paper", "--out", "here", "--seed", "7", "--device", "meta")
     (task,) = study["tasks"]
     assert (task.scale, str(task.out), task.seed, task.device) == ("paper", "here", 7, "meta")
+
+
+def test_a_model_reaches_an_experiment_that_takes_one(study):
+    refused = call("fake", "--quiet", "--model", "hf:mine")
+    assert refused.exit_code == 2
+    assert "fake takes no --model: its networks are the paper's" in refused.output
+    module = sys.modules["lisse.experiments.fake.run"]
+    module.ABOUT = dataclasses.replace(module.ABOUT, models="any")
+    call("fake", "--quiet", "--model", "hf:mine")
+    call("fake", "--quiet")
+    assert [task.model for task in study["tasks"]] == ["hf:mine", None]
 
 
 def test_what_is_written_is_compared_with_the_next_time(study):

@@ -112,8 +112,55 @@ def test_many_columns_show_the_first_sets_of_coordinates_and_name_the_others(
     assert lines[11].split() == ["p=3", "5", "5"]
 
 
-def test_one_set_of_many_columns_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_set_of_many_columns_shows_the_first_and_names_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     rows = tuple(Row(f"q{k}", k, "exact", 1, layer="a", depth=0.0) for k in range(12))
     named = tuple(Quantity(row.quantity, "label", "What it says.") for row in rows)
     print_profile(Profile((Part("i", rows, named),)))
-    assert capsys.readouterr().out.splitlines()[0].split() == ["layer", *(f"q{k}" for k in range(12))]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["layer", *(f"q{k}" for k in range(8))]
+    assert lines[2] == "In the profile, not shown: q8, q9, q10, q11. `--json` prints all."
+    assert lines[4:] == [f"q{k}: What it says." for k in range(8)]
+
+
+def test_layers_of_which_other_things_are_measured_are_a_table_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    attention = [Row(name, 1.0, "exact", 1, layer=f"{k}.attn", depth=k / 2 + 0.1) for k in (0, 1) for name in "abcdefg"]
+    blocks = [Row(name, 2.0, "exact", 1, layer=f"{k}", depth=k / 2 + 0.2) for k in (0, 1) for name in "tu"]
+    stem = Row("t", 3.0, "exact", 1, layer="stem", depth=0.0)
+    named = tuple(Quantity(name, "label", "What it says.") for name in "abcdefgtu")
+    print_profile(Profile((Part("i", (*attention, stem, *blocks), named),)))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:3] == [["layer", *"abcdefg"], ["0.attn", *"1111111"], ["1.attn", *"1111111"]]
+    assert lines[3:8] == [[], ["layer", "t", "u"], ["stem", "3"], ["0", "2", "2"], ["1", "2", "2"]]
+
+
+def test_many_numbers_of_no_layer_are_tables_of_what_goes_together(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Row("clean", 0.9, "exact", 1)]
+    rows += [
+        Row("attacked", eps, "exact", 1, at={"attack": name, "norm": "l2", "eps": eps})
+        for name in ("fgsm", "pgd")
+        for eps in (0.1, 0.2)
+        if (name, eps) != ("pgd", 0.1)
+    ]
+    rows += [Row("noisy", sigma, "exact", 1, at={"sigma": sigma}) for sigma in (0.3, 0.5)]
+    rows += [Row(name, 7.0, "exact", 1, at={"corruption": c}) for name in ("mean", "drop") for c in ("fog", "snow")]
+    named = tuple(Quantity(name, name, "What it says.") for name in dict.fromkeys(row.quantity for row in rows))
+    print_profile(Profile((Part("i", tuple(rows), named),)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:14] == [
+        "clean: 0.9",
+        "",
+        "attacked             eps=0.1  eps=0.2",
+        "attack=fgsm norm=l2      0.1      0.2",
+        "attack=pgd norm=l2                0.2",
+        "",
+        "noisy  sigma=0.3  sigma=0.5",
+        "             0.3        0.5",
+        "",
+        "                 mean  drop",
+        "corruption=fog      7     7",
+        "corruption=snow     7     7",
+        "",
+        "clean: What it says.",
+    ]

@@ -429,6 +429,15 @@ def test_it_is_listed_and_says_what_it_needs():
     assert (about.folder / "README.md").is_file()
 
 
+def test_a_model_of_ones_own_is_for_the_paper_scale(tmp_path):
+    chosen = study("regularity")
+    with pytest.raises(ValueError, match="model must be left out at the smoke scale, got 'hf:mine'"):
+        chosen.run(Task("smoke", tmp_path, model="hf:mine"))
+    assert "masked language model" in chosen.about.models
+    with pytest.raises(ValueError, match=r"model must be left out, got 'hf:mine'\. topolip has its own networks"):
+        form.timed(study("topolip"), Task("smoke", tmp_path, model="hf:mine"))
+
+
 @pytest.mark.slow
 def test_the_smoke_run_finds_what_is_committed(tmp_path):
     pytest.importorskip("transformers")

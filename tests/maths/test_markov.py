@@ -454,6 +454,22 @@ def test_bad_input_is_named():
             kernel(X, X, mask=hidden)
     with pytest.raises(ValueError, match=r"mask must have shape \[3, 5\], got \[3, 3\]"):
         DOT(X, Y, mask=hidden)
+    light = Measure(X, torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))  # only key 0 has mass, and it is hidden
+    for kernel in (DOT, GAUSS):
+        with pytest.raises(ValueError, match="leave every query a key with mass, got none for query 0"):
+            kernel(X, light, mask=torch.tensor([[False, True, True]]))
+    with pytest.raises(TypeError, match=r"mask must be booleans or numbers to add, got torch.int64"):
+        DOT(X, X, mask=torch.ones(3, 3, dtype=torch.int64))
+    for wrong in (torch.nan, torch.inf):
+        with pytest.raises(ValueError, match=r"mask must hold finite numbers or -inf, got NaN or \+inf"):
+            DOT(X, X, mask=torch.full((3, 3), wrong))
+    for potential in (DotProduct(), Gaussian()):
+        with pytest.raises(ValueError, match="queries and keys must have one dimension, got 2 and 1"):
+            AttentionKernel(potential)(X, X[:, :1])
+    with pytest.raises(ValueError, match=r"Bilinear: keys must lie in R\^2, got R\^1"):
+        AttentionKernel(Bilinear(torch.eye(2), torch.eye(2)))(X, X[:, :1])
+    with pytest.raises(ValueError, match=r"Linear: weight must be \[d_v, 2\], got \[3, 3\]"):
+        AttentionKernel(DotProduct(), Linear(torch.eye(3)))(X, X)
     with pytest.raises(ValueError, match="matrices with as many rows"):
         Bilinear(torch.zeros(2, 3), torch.zeros(3, 3))
     with pytest.raises(ValueError, match="gamma must be positive"):
@@ -472,6 +488,21 @@ def test_bad_input_is_named():
         fixed_point(lambda h: h[:1], X)
     with pytest.raises(ValueError, match="start must be finite"):
         invert(residual, X * torch.nan)
+
+
+def test_float32_weights_and_points_meet_float64_ones():
+    w = mat(2, 2, 0.3)
+    kernel = AttentionKernel(Bilinear(w.float(), w.float(), bq=w[0].float()), Linear(w.float(), w[1].float()))
+    wide = AttentionKernel(Bilinear(w, w, bq=w[0]), Linear(w, w[1]))
+    assert kernel(X, Y).points.dtype == torch.float64
+    close(kernel(X, Y).points, wide(X, Y).points, 1e-6)
+    assert DOT(X, Y.float()).points.dtype == DOT(X.float(), Y).points.dtype == torch.float64
+    close(DOT(X.float(), Y).points, DOT(X, Y).points, 1e-6)
+    assert DOT(X.float(), Y.float()).points.dtype == torch.float32
+
+
+def test_a_fixed_point_is_printed_without_its_steps():
+    assert "steps" not in repr(fixed_point(residual, X))
 
 
 def test_a_table_finds_its_keys_in_any_order():

@@ -303,6 +303,7 @@ def test_a_measure_knows_its_parts():
     ("points", "given_weights", "message"),
     [
         (torch.zeros(0, 2), None, "at least one atom"),
+        (torch.zeros(3, 0), None, r"at least one coordinate, got shape \[3, 0\]"),
         (torch.zeros(2, 2, 2), None, r"shape \[n, d\], got \[2, 2, 2\]"),
         (torch.tensor([[torch.nan]]), None, "points must be finite"),
         (torch.zeros(2, 1), torch.tensor([0.5, 0.6]), r"sum to 1, got 1\.1"),

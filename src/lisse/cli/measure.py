@@ -182,7 +182,8 @@ def run(kinds: list[type], values: dict[str, Any]) -> None:
     else:
         print_profile(profile)
     sys.stdout.flush()
-    print(f"Saved {out}{replaced}. Draw it: lisse figure overview {_quoted(out)} -o figure.png", file=sys.stderr)
+    figure = "overview" if any(row.layer is not None for row in profile.rows) else profile.parts[0].instrument
+    print(f"Saved {out}{replaced}. Draw it: lisse figure {figure} {_quoted(out)} -o figure.png", file=sys.stderr)
 
 
 def print_json(profile: Any) -> None:

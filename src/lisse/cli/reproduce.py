@@ -21,6 +21,9 @@ from lisse.cli.outcome import Failed, arguments
 @click.option("--out", type=click.Path(file_okay=False), help="Folder.  [default: lisse-PAPER-SCALE]")
 @click.option("--seed", default=0, type=int, help="Of everything random.  [default: 0]")
 @click.option("--device", default=None, help="cpu, cuda, cuda:1 …  [default: cuda where there is one, for paper]")
+@click.option(
+    "--model", metavar="SPEC", help="In place of the experiment's own, where it takes one: hf:… for regularity."
+)
 @click.option("--write", is_flag=True, help="Keep what is found in expected.json and README.md beside the experiment.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.pass_context
@@ -31,6 +34,7 @@ def command(
     out: str | None,
     seed: int,
     device: str | None,
+    model: str | None,
     write: bool,
     quiet: bool,
 ) -> None:
@@ -49,13 +53,15 @@ def command(
     with arguments(ctx, "paper"):
         chosen = study(paper)
     about = chosen.about
+    if model is not None and not about.models:
+        raise click.UsageError(f"{paper} takes no --model: its networks are the paper's", ctx)
     folder = Path(out or f"lisse-{paper}-{scale}")
     print(
         f"{about.title} ({about.reference})\nClaim    {about.claim}\nNeeds    {about.needs[scale]}\n", file=sys.stderr
     )
     bar = None if quiet else Bar()
     try:
-        task = Task(scale, folder, seed, device or _device(scale), bar)  # type: ignore[arg-type]
+        task = Task(scale, folder, seed, device or _device(scale), bar, model)  # type: ignore[arg-type]
         outcome, seconds = form.timed(chosen, task)
     finally:
         if bar is not None:

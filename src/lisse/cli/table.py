@@ -40,7 +40,8 @@ def print_table(header: Sequence[str], lines: Iterable[Sequence[str]], *, left: 
 def print_profile(profile: Profile) -> None:
     """One line per layer and a column per quantity, then the numbers that belong to no layer, meanings and notes.
 
-    A profile of many columns shows the first sets of coordinates, whole, and names the others.
+    Where there are many columns, layers of which other things are measured (attention, and the blocks around it) are a
+    table each, and a table shows the first sets of coordinates, of those the first quantities, and names the others.
     """
     layers = list(profile.table().index)
     along = [row for row in profile.rows if row.layer is not None]
@@ -50,21 +51,29 @@ def print_profile(profile: Profile) -> None:
     columns: dict[tuple[str, str], dict[str, Row]] = {}
     for row in along:
         columns.setdefault((row.quantity, _where(row, everywhere)), {})[str(row.layer)] = row
-    shown_sets, others = _first_sets(list(columns))
-    if shown_sets:
-        chosen = {" ".join(filter(None, key)): columns[key] for key in columns if key[1] in shown_sets}
-        lines = [
-            [layer, *(shown(column[layer]) if layer in column else "" for column in chosen.values())]
-            for layer in layers
-        ]
-        print_table(["layer", *chosen], lines)
+    others, left_out, used = list[str](), list[str](), {row.quantity for row in rest}
+    for place, group in enumerate(_alike(layers, columns) if len(columns) > MOST_COLUMNS else [layers] * bool(columns)):
+        there = [key for key, column in columns.items() if any(layer in column for layer in group)]
+        shown_sets, more = _first_sets(there)
+        chosen = [key for key in there if key[1] in shown_sets]
+        others += more
+        left_out += [" ".join(filter(None, key)) for key in chosen[MOST_COLUMNS:]]
+        chosen = chosen[:MOST_COLUMNS]
+        used |= {quantity for quantity, _ in chosen}
+        lines = [[layer, *(shown(columns[key][layer]) if layer in columns[key] else "" for key in chosen)]
+                 for layer in group]  # fmt: skip
+        if place:
+            print()
+        print_table(["layer", *(" ".join(filter(None, key)) for key in chosen)], lines)
+    if left_out:
+        print(printable(f"In the profile, not shown: {', '.join(dict.fromkeys(left_out))}. `--json` prints all."))
+    others = list(dict.fromkeys(others))
     if everywhere:
         print(printable("In every column: " + ", ".join(f"{key}={value}" for key, value in everywhere.items()) + "."))
     if others:
         print(printable(f"In the profile, not shown: the same for {'; '.join(others)}."))
     _print_rest(rest)
-    used = {row.quantity for row in profile.rows}
-    kinds = {row.kind for row in profile.rows}
+    kinds = {row.kind for row in profile.rows if row.quantity in used}
     if used:
         print()
     for name, meaning in profile.quantities.items():
@@ -89,6 +98,22 @@ def _where(row: Row, without: Mapping[str, Value]) -> str:
     return replace(row, at={key: value for key, value in row.at.items() if key not in without}).where()
 
 
+def _alike(layers: Sequence[str], columns: Mapping[tuple[str, str], Mapping[str, Row]]) -> list[list[str]]:
+    """Layers in groups of which nearly the same is measured: half of the columns of the one with fewer, at least."""
+    groups: list[tuple[set[tuple[str, str]], list[str]]] = []
+    for layer in layers:
+        mine = {key for key, column in columns.items() if layer in column}
+        home = next((group for group in groups if 2 * len(mine & group[0]) >= min(len(mine), len(group[0]))), None)
+        if home is None:
+            groups.append((mine, [layer]))
+        else:
+            home[0].update(mine)
+            home[1].append(layer)
+    order = {key: place for place, key in enumerate(columns)}
+    groups.sort(key=lambda group: min((order[key] for key in group[0]), default=len(order)))
+    return [names for _, names in groups]
+
+
 def _first_sets(columns: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
     """Sets of coordinates whose columns are shown, and the others; a set is never torn."""
     counts: dict[str, int] = {}
@@ -103,19 +128,61 @@ def _first_sets(columns: Sequence[tuple[str, str]]) -> tuple[list[str], list[str
 
 
 def _print_rest(rest: Sequence[Row]) -> None:
-    """Numbers of no layer: one to a line, or a table where several quantities have many coordinates."""
-    places = list(dict.fromkeys(row.where() for row in rest))
-    names = list(dict.fromkeys(row.quantity for row in rest))
-    found = {(row.where(), row.quantity): row for row in rest}
-    if len(rest) <= MOST_COLUMNS or len(names) < 2 or len(places) < 2 or len(found) < len(rest):
-        for row in rest:
-            print(printable(" ".join(filter(None, (row.quantity, row.where()))) + f": {shown(row)}"))
+    """Numbers of no layer: one to a line where they are few, else tables of the quantities that go together."""
+    if len(rest) <= MOST_COLUMNS:
+        _print_lines(rest)
         return
+    for names in _together(rest):
+        block = [row for row in rest if row.quantity in names]
+        places = list(dict.fromkeys(row.where() for row in block))
+        found = {(row.where(), row.quantity): row for row in block}
+        if len(places) < 2 or len(found) < len(block):
+            _print_lines(block)
+        elif len(names) > 1:
+            print()
+            cells = [[where, *(_cell(found, where, name) for name in names)] for where in places]
+            print_table(["", *names], cells)
+        else:
+            for keys in dict.fromkeys(tuple(row.at) for row in block):
+                _print_grid([row for row in block if tuple(row.at) == keys])
+
+
+def _together(rest: Sequence[Row]) -> list[list[str]]:
+    """Quantities in groups: two that are measured at a common place stand in one table."""
+    groups: list[tuple[set[str], list[str]]] = []
+    for name in dict.fromkeys(row.quantity for row in rest):
+        places = {row.where() for row in rest if row.quantity == name}
+        met = [group for group in groups if group[0] & places]
+        groups = [group for group in groups if not group[0] & places]
+        groups.append(
+            (places.union(*(group[0] for group in met)), [each for group in met for each in group[1]] + [name])
+        )
+    return [names for _, names in groups]
+
+
+def _print_grid(rows: Sequence[Row]) -> None:
+    """One quantity: its last coordinate that varies goes across, the others down."""
+    varying = [key for key in rows[0].at if len({row.at[key] for row in rows}) > 1]
+    if not varying:
+        _print_lines(rows)
+        return
+    across = {key: value for key, value in rows[0].at.items() if key != varying[-1]}
+    columns = list(dict.fromkeys(_where(row, across) for row in rows))
+    down = list(dict.fromkeys(_where(row, {varying[-1]: ""}) for row in rows))
+    found = {(_where(row, {varying[-1]: ""}), _where(row, across)): row for row in rows}
     print()
-    cells = [
-        [place, *(shown(found[place, name]) if (place, name) in found else "" for name in names)] for place in places
-    ]
-    print_table(["", *names], cells)
+    print_table(
+        [rows[0].quantity, *columns], [[line, *(_cell(found, line, column) for column in columns)] for line in down]
+    )
+
+
+def _cell(found: Mapping[tuple[str, str], Row], line: str, column: str) -> str:
+    return shown(found[line, column]) if (line, column) in found else ""
+
+
+def _print_lines(rows: Sequence[Row]) -> None:
+    for row in rows:
+        print(printable(" ".join(filter(None, (row.quantity, row.where()))) + f": {shown(row)}"))
 
 
 def shown(row: Row) -> str:

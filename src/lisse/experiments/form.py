@@ -85,7 +85,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task:
-    """What a run is asked for: how large, where to, from which seed, on which device.
+    """What a run is asked for: how large, where to, from which seed, on which device, with which model of one's own.
 
     Everything that takes long goes under ``out`` as it is finished, so that the same command goes on after an
     interruption.
@@ -96,6 +96,7 @@ class Task:
     seed: int = 0
     device: str = "cpu"
     progress: Listener | None = None
+    model: str | None = None
 
     def __post_init__(self) -> None:
         if self.scale not in get_args(Scale):
@@ -109,7 +110,10 @@ class Task:
 
 @dataclass(frozen=True)
 class About:
-    """What a person should know before they start: the paper, its claim, and per scale the data, hardware and time."""
+    """What a person should know before they start: the paper, its claim, and per scale the data, hardware and time.
+
+    ``models`` says which models may take the place of the experiment's own (``Task.model``); empty: none.
+    """
 
     paper: str
     title: str
@@ -117,6 +121,7 @@ class About:
     claim: str
     needs: Mapping[str, str]
     folder: Path = field(repr=False)
+    models: str = ""
 
 
 @dataclass(frozen=True)
@@ -234,6 +239,10 @@ def markdown(one: Mapping[str, Any]) -> str:
 
 def timed(study: Study, task: Task) -> tuple[Outcome, float]:
     """Run an experiment, and say how long it took."""
+    if task.model is not None and not study.about.models:
+        raise ValueError(
+            f"timed: model must be left out, got {task.model!r}. {study.about.paper} has its own networks."
+        )
     task.out.mkdir(parents=True, exist_ok=True)
     begun = time.perf_counter()
     return study.run(task), time.perf_counter() - begun

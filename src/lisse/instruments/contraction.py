@@ -30,7 +30,7 @@ from lisse.networks.attention_sites import AttentionSite, attention_sites
 from lisse.profile import Part, Quantity, Row
 from lisse.recording import parse_bytes
 from lisse.run import Instrument, Run
-from lisse.taps import Tap, find
+from lisse.taps import Tap
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,7 @@ class Contraction(Instrument):
     def _sites(self, run: Run) -> tuple[list[AttentionSite], list[str]]:
         example = next(iter(run.data.batches(min(3, len(run)), stop=min(3, len(run)), device=run.device)))
         sites, reasons = attention_sites(run.model, example.inputs, statistics=run.statistics)
-        if run.taps.names != find(run.model, example.inputs, statistics=run.statistics).names:
-            # Layers were asked for by name: the attention inside them, or around them.
+        if run.layers is not None:  # the attention inside the layers that were asked for, or around them
             chosen = [tap.module for tap in run.taps]
             sites = [
                 site
@@ -170,7 +169,13 @@ class Contraction(Instrument):
                 bounds = weight_bounds(site.weights, radius, site.entry.shape[0], metric, cross=form.cross)
             made += site_rows(rows, site, place, form, found, bounds, metric, notes)
             run.tell(f"{self.name}: bounds", place + 1, len(sites), "layers")
-        made += self._local(run, pairs, sites, forms, metric, rows, said, n)
+        near = self._local(run, pairs, sites, forms, metric, rows, said, n)
+        places = {site.name: place for place, site in enumerate(sites)}
+        for row in near:
+            if row.quantity == "log_hull_bound" and row.layer is not None:
+                place = places[row.layer]
+                notes.judge(row.quantity, row.layer, row.value, found[f"before/{place}"], found[f"room/{place}"])
+        made += near
         arrays = {
             key: value.numpy()
             for key, value in found.items()

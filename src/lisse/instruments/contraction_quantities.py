@@ -6,6 +6,7 @@ from lisse.profile import Quantity
 
 _PAPER = "[vuckovic2021]"
 
+# In the order in which a table shows them: the first eight are what one looks at first.
 QUANTITIES: tuple[Quantity, ...] = (
     Quantity(
         "distance_before",
@@ -34,15 +35,6 @@ QUANTITIES: tuple[Quantity, ...] = (
         better="lower",
     ),
     Quantity(
-        "stretch_mean",
-        "mean stretch",
-        "The mean over pairs of the ratio of the distance after to the distance before.",
-        r"\frac1n\sum \frac{W_p(m(\tilde X), m(\tilde Y))}{W_p(m(X), m(Y))}",
-        f"{_PAPER} def. 7",
-        scale="log",
-        better="lower",
-    ),
-    Quantity(
         "log_bound",
         "bound of the weights (log10)",
         "The proved bound of the stretch of any two inputs whose tokens are no larger than those seen, as a power "
@@ -50,6 +42,13 @@ QUANTITIES: tuple[Quantity, ...] = (
         r"\log_{10}\sum_h \|W^O_hV_h\|\,\frac{(\|G\|_{Lip,\infty}+\|G\|_{\infty,Lip})\mathrm{diam}+\|G\|_\infty}"
         r"{\varepsilon(G)}",
         f"{_PAPER} thm. 1, corrected",
+        better="lower",
+    ),
+    Quantity(
+        "log_looseness",
+        "bound over stretch (log10)",
+        "How many powers of ten the bound of the weights is above the largest stretch that was seen.",
+        r"\log_{10}(\text{bound} / \text{stretch})",
         better="lower",
     ),
     Quantity(
@@ -63,19 +62,46 @@ QUANTITIES: tuple[Quantity, ...] = (
         better="lower",
     ),
     Quantity(
+        "local_stretch",
+        "local stretch",
+        "The largest Euclidean stretch of a small change of the tokens, at a few inputs (from below).",
+        r"\max_X\|\partial\tilde X / \partial X\|_2",
+        scale="log",
+        better="lower",
+    ),
+    Quantity(
+        "local_bound",
+        "local bound",
+        "The proved bound of the local stretch at the same inputs, from their attention rows and the spread of "
+        "their values.",
+        r"\max_X\sum_h\Bigl[\|P\|\|W_h\| + \max_i\|\mathrm{Cov}_i(v,z)\|_F + \bigl(\max_j\sum_iP_{ij}"
+        r"\|\mathrm{Cov}_i(v)\|_F\|g_i\|^2\bigr)^{1/2}\Bigr]",
+        scale="log",
+        better="lower",
+    ),
+    Quantity(
+        "radius",
+        "largest token",
+        "The largest Euclidean norm of a token that enters this layer: the radius of the ball in log_bound.",
+        r"\max_i\|x_i\|_2",
+        scale="log",
+    ),
+    Quantity(
+        "stretch_mean",
+        "mean stretch",
+        "The mean over pairs of the ratio of the distance after to the distance before.",
+        r"\frac1n\sum \frac{W_p(m(\tilde X), m(\tilde Y))}{W_p(m(X), m(Y))}",
+        f"{_PAPER} def. 7",
+        scale="log",
+        better="lower",
+    ),
+    Quantity(
         "log_printed_bound",
         "printed bound (log10)",
         "What the paper prints for its theorem 1, as a power of ten. Its proof has a gap, and it can be too small.",
         r"\log_{10}\sum_h \|W^O_hV_h\|\,\frac{2d(\|G\|_{Lip,\infty}+\|G\|_{\infty,Lip})\mathrm{diam}}"
         r"{\varepsilon(G)}",
         f"{_PAPER} thm. 1",
-    ),
-    Quantity(
-        "log_looseness",
-        "bound over stretch (log10)",
-        "How many powers of ten the bound of the weights is above the largest stretch that was seen.",
-        r"\log_{10}(\text{bound} / \text{stretch})",
-        better="lower",
     ),
     Quantity(
         "log_sequence_bound",
@@ -87,28 +113,10 @@ QUANTITIES: tuple[Quantity, ...] = (
         better="lower",
     ),
     Quantity(
-        "local_stretch",
-        "local stretch",
-        "The largest Euclidean stretch of a small change of the tokens, at a few inputs (from below).",
-        r"\max_X\|\partial\tilde X / \partial X\|_2",
-        scale="log",
-        better="lower",
-    ),
-    Quantity(
         "local_stretch_mean",
         "mean local stretch",
         "The Euclidean stretch of the steepest small change of the tokens, in the mean over a few inputs.",
         r"\frac1n\sum_X\|\partial\tilde X / \partial X\|_2",
-        scale="log",
-        better="lower",
-    ),
-    Quantity(
-        "local_bound",
-        "local bound",
-        "The proved bound of the local stretch at the same inputs, from their attention rows and the spread of "
-        "their values.",
-        r"\max_X\sum_h\Bigl[\|P\|\|W_h\| + \max_i\|\mathrm{Cov}_i(v,z)\|_F + \bigl(\max_j\sum_iP_{ij}"
-        r"\|\mathrm{Cov}_i(v)\|_F\|g_i\|^2\bigr)^{1/2}\Bigr]",
         scale="log",
         better="lower",
     ),
@@ -162,13 +170,6 @@ QUANTITIES: tuple[Quantity, ...] = (
         r"\max_X\sum_h\max_{i,j} nP_{ij}(\|W_h\| + \|v_j - \bar v_i\|\|g_i\|)",
         scale="log",
         better="lower",
-    ),
-    Quantity(
-        "radius",
-        "largest token",
-        "The largest Euclidean norm of a token that enters this layer: the radius of the ball in log_bound.",
-        r"\max_i\|x_i\|_2",
-        scale="log",
     ),
     Quantity(
         "distance",

@@ -169,8 +169,7 @@ def site_rows(
         made.append(Row("log_looseness", bounds.layer - math.log10(stretch), "upper", n, *where))
     if f"heads/{place}" in found:
         made += [Row("log_bound", one, "upper", n, *where, at={"head": h}) for h, one in enumerate(bounds.heads)]
-    if bool((bounds.layer + before.clamp_min(1e-300).log10() >= found[f"room/{place}"].log10()).all()):
-        notes.vacuous.append((site.name, bounds.layer))
+    notes.judge("log_bound", site.name, bounds.layer, before, found[f"room/{place}"])
     return made
 
 
@@ -215,9 +214,15 @@ class Notes:
     def __init__(self) -> None:
         self.refused: dict[str, list[str]] = {}
         self.printed: dict[str, list[str]] = {}
-        self.vacuous: list[tuple[str, float]] = []
+        self.vacuous: dict[str, list[tuple[str, float]]] = {}
         self.printed_keys = False
         self.alike = 0
+
+    def judge(self, quantity: str, layer: str, bound: float, before: Tensor, room: Tensor) -> None:
+        """Note a bound that is vacuous: for every pair that differs it allows more than any two outputs are apart."""
+        differ = before > 0
+        if bool(differ.any()) and bool((bound + before[differ].log10() >= room[differ].log10()).all()):
+            self.vacuous.setdefault(quantity, []).append((layer, bound))
 
     def sentences(self) -> list[str]:
         """Everything, in plain sentences."""
@@ -225,12 +230,14 @@ class Notes:
         for reason, names in self.refused.items():
             holds = "log_sequence_bound and the local bounds hold all the same" if "order" in reason else "none holds"
             said.append(f"No bound as a map of measures at {_listed(names)}: {reason}. Of the others, {holds}.")
-        if self.vacuous:
-            low, high = min(b for _, b in self.vacuous), max(b for _, b in self.vacuous)
+        for quantity, found in self.vacuous.items():
+            low, high = min(b for _, b in found), max(b for _, b in found)
             ends = f"10^{low:.3g}" if high - low < 0.05 else f"10^{low:.3g} … 10^{high:.3g}"
+            near = "local_bound" if "log_hull_bound" in self.vacuous else "log_hull_bound and local_bound"
             said.append(
-                f"log_bound is vacuous at {_listed([name for name, _ in self.vacuous])}: for every pair here it allows "
-                f"more than any two outputs are apart ({ends}). log_hull_bound and local_bound use the data itself."
+                f"{quantity} is vacuous at {_listed([name for name, _ in found])}: for every pair here it allows more "
+                f"than any two outputs are apart ({ends})."
+                + (f" Look at {near}, from the data itself." if quantity == "log_bound" else "")
             )
         for reason, names in self.printed.items():
             why = reason or "its proof has a gap, though here it is not below the proved one"
@@ -238,7 +245,7 @@ class Notes:
         if self.printed_keys:
             said.append("log_printed_key_bound is no theorem: at a query of 0 it is 0, while the output moves.")
         if self.alike:
-            said.append(f"{self.alike} pair(s) and layer(s) with the same tokens on both sides have no stretch.")
+            said.append(f"Pairs with the same tokens on both sides have no stretch: {self.alike}, over all layers.")
         return said
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -15,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from lisse.profile import Profile, Row
 from lisse.reporting.figure import GREY, INK, PALETTE, panels, plain_text
 from lisse.reporting.marks import foot, handle, put_legend
+from lisse.reporting.measures import draw_measures
 from lisse.reporting.series import legend_names, several
 
 #: What stands beside the measured stretch: name, words, line, marker, whether the row holds a logarithm.
@@ -95,11 +94,12 @@ def sentences_figure(profile: Profile, *, pair: int = 0) -> Figure:
         title="Two samples as measures",
         says="A disc per token, its area the mass 1/N; grey lines carry the one onto the other at least cost. Left: "
         f"where they enter the first attention, {before:.4g} apart; right: behind it, {after:.4g}, a stretch of "
-        f"{after / before if before > 0 else math.nan:.3g}. Each side is drawn on its own two main axes.",
+        f"{after / before if before > 0 else math.nan:.3g}. Each panel has two main directions of its own.",
         foot=foot(2, 1),
     )
     for ax, moment in zip(axes, ("before", "after"), strict=True):
-        _measures(ax, arrays[f"pair/{pair}/{moment}"], arrays[f"pair/{pair}/{moment}/plan"], words)
+        flat, plan = arrays[f"pair/{pair}/{moment}"], arrays[f"pair/{pair}/{moment}/plan"]
+        draw_measures(ax, flat[: len(plan)], flat[len(plan) :], plan, names=(words[0], words[1]))
         distance = float(arrays[f"pair/{pair}/{moment}/distance"][0])
         plain_text(ax.set_title(f"{moment} attention: distance {distance:.4g}", loc="left", size=10, color=INK))
     put_legend(figure, [handle(_sentence(side), PALETTE[k]) for k, side in enumerate(words)], 1)
@@ -133,15 +133,19 @@ def _distances(ax: Axes, profile: Profile) -> None:
 
 
 def _bounds(ax: Axes, profile: Profile, names: Sequence[str]) -> None:
+    drawn: list[float] = []
     for place, name in enumerate(names):
         (_, _, style, marker, logarithm) = next(one for one in BOUNDS if one[0] == name)
         rows = [row for row in _whole(profile, name) if logarithm or row.value > 0]
         values = [row.value if logarithm else math.log10(row.value) for row in rows]
         x = [row.depth or 0.0 for row in rows]
+        drawn += values
         ax.plot(x, values, style, color=_colour(place), marker=marker, ms=5, lw=1.4, mec="white", mew=0.4)
-    low, high = ax.get_ylim()
+    low, high = min(drawn, default=0.0), max(drawn, default=0.0)
     if high - low > 12:  # a bound of 10^900 must not hide the rest
         ax.set_yscale("symlog", linthresh=4)
+        low, high = min(low - 1, -1.0), 1.6 * high
+        ax.set_ylim(low, high)
         ends = sorted({-4, -2, 0, 2, 4, *(10 * 10**k for k in range(6)), *(30 * 10**k for k in range(5))})
         ax.set_yticks([end for end in ends if low <= end <= high])
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -163,32 +167,6 @@ def _scatter(ax: Axes, profile: Profile) -> None:
         ax.text(0.5, 0.5, "no tokens along depth", ha="center", va="center", color=GREY, transform=ax.transAxes)
     ax.set_xlabel("transport distance at the entry", size=9, color=INK)
     ax.set_ylabel("distance of the embeddings at the end", size=9, color=INK)
-
-
-def _measures(ax: Axes, flat: np.ndarray, coupling: np.ndarray, words: Sequence[Sequence[str]]) -> None:
-    n, m = coupling.shape
-    sides = flat[:n], flat[n : n + m]
-    largest = float(coupling.max())
-    moving = np.argwhere(coupling > 1e-9 * largest)
-    ax.add_collection(
-        LineCollection(
-            [[sides[0][i], sides[1][j]] for i, j in moving],
-            colors=GREY,
-            linewidths=[0.4 + 1.6 * coupling[i, j] / largest for i, j in moving],
-            alpha=0.7,
-            zorder=1,
-        )
-    )
-    for k, (points, mass) in enumerate(zip(sides, (coupling.sum(1), coupling.sum(0)), strict=True)):
-        ax.scatter(points[:, 0], points[:, 1], s=1500 * mass, color=PALETTE[k], alpha=0.75, linewidths=0, zorder=2)
-        for point, word in zip(points, words[k], strict=False):
-            shift = (0, 9 if k == 0 else -15)
-            plain_text(
-                ax.annotate(word, point, shift, textcoords="offset points", size=8, color=PALETTE[k], ha="center")
-            )
-    ax.set_xlabel("first main axis", size=9, color=INK)
-    ax.set_ylabel("second", size=9, color=INK)
-    ax.margins(0.14)
 
 
 def _depth(ax: Axes) -> None:

@@ -67,6 +67,7 @@ class Run:
         self.readout: Readout | None = readout or ("mean" if padded else None)
         self.progress = progress
         example = next(iter(data.batches(min(3, len(data)), stop=min(3, len(data)), device=self.device)))
+        self.layers = layers  # as they were asked for; None: those along depth
         self.taps: Taps = find(self.model, example.inputs, layers, statistics=statistics)
         self.cache = None if cache is None or cache is False else Cache(default_cache() if cache is True else cache)
         self._pass: Pass | None = None

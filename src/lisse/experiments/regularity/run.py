@@ -4,7 +4,7 @@ Paper     On the Regularity of Attention [vuckovic2021], sections 5 and 6, appen
 Claim     Attention is Lipschitz in W1 with the constants of Theorems 1 and 2. In BERT, the further a negation moves the
           input, the further the [MASK] moves; and the input moves further where the prediction changes (Figure 2)
 Command   lisse reproduce regularity [--scale smoke | paper] [--out FOLDER]; the same command goes on after a stop.
-          LISSE_MASKED_LM=hf:bert-base-uncased chooses the model of the paper scale; without it, one is trained
+          --model hf:bert-base-uncased chooses the model of the paper scale; without it, one is trained
 Hardware  smoke: 1 CPU core, 1 GB of memory; paper: 1 CPU core for the measurements, a GPU for the training
 Time      smoke: under a minute; paper: 15 minutes on one core for 10,827 pairs and the searches, and the training
 Expect    smoke: what expected.json says; paper: p < 0.05 in Figure 2c, a positive correlation in Figure 2a; Theorem 1
@@ -13,7 +13,6 @@ Expect    smoke: what expected.json says; paper: p < 0.05 in Figure 2c, a positi
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,11 @@ ABOUT = About(
     claim="attention is Lipschitz in W1, and the further a negation moves the input, the further the [MASK] moves",
     needs={
         "smoke": "a CPU core, under a minute; template sentences and a tiny masked language model made here",
-        "paper": "LISSE_DATA/negation; a masked language model in LISSE_MASKED_LM=hf:…, or LISSE_DATA/text for one",
+        "paper": "LISSE_DATA/negation; a masked language model by --model hf:…, or LISSE_DATA/text to train one",
     },
     folder=Path(__file__).parent,
+    models="a masked language model of transformers",
 )
-MODEL = "LISSE_MASKED_LM"
 SCALES = (0.015, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
 FIGURE_1 = Pair("A beagle is a [MASK].", "A beagle is not a [MASK].")
 
@@ -111,10 +110,13 @@ def run(task: Task) -> Outcome:
 
 def _model(task: Task, chosen: Settings) -> tuple[Any, Quality | None, str]:
     """The model, what it can do where it was trained here, and what to call it."""
-    given = os.environ.get(MODEL, "") if task.scale == "paper" else ""
-    if given:
-        model, folder = load_model(given), Path(given.removeprefix("hf:"))
-        result = folder.parent / "result.json"
+    if task.model is not None:
+        if task.scale == "smoke":
+            raise ValueError(
+                f"regularity: model must be left out at the smoke scale, got {task.model!r}. Add --scale paper."
+            )
+        model, folder = load_model(task.model), Path(task.model.removeprefix("hf:"))
+        result = folder.parent / "result.json" if folder.is_dir() else folder  # a hub's name is no folder
         return model, masked_lm.quality_of(result) if result.is_file() else None, _name(folder, result)
     texts = pairs.sentences() if task.scale == "smoke" else masked_lm.texts_of(masked_lm.TEXT)
     folder = task.out / "masked_lm"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class FixedPoint:
     a_priori: float
     constant: float
     guaranteed: bool
-    steps: tuple[float, ...]
+    steps: tuple[float, ...] = field(repr=False)  # as many as iterations: no one reads a thousand
 
 
 def invert(

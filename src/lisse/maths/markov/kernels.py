@@ -103,7 +103,7 @@ def softmatch(
 
     For a uniform context its matrix is softmax(a(q_i, k_j)) ([vuckovic2021] def. 4). ``mask``: see ``AttentionKernel``.
     """
-    q, nu = as_measure("softmatch", "queries", queries), as_measure("softmatch", "context", context)
+    q, nu = _of_one_type(as_measure("softmatch", "queries", queries), as_measure("softmatch", "context", context))
     return FiniteKernel(_softmatch(potential(q.points, nu.points), nu, mask, "softmatch"), nu.points)
 
 
@@ -138,12 +138,12 @@ class AttentionKernel:
 
     def __call__(self, queries: Measure | Points, context: Measure | Points, *, mask: Tensor | None = None) -> Measure:
         """The queries after they met the context; ``mask`` ``[m, n]`` says who may look at whom."""
-        q = as_measure("AttentionKernel", "queries", queries)
-        nu = as_measure("AttentionKernel", "context", context)
+        q, nu = _of_one_type(as_measure("AttentionKernel", "queries", queries),
+                             as_measure("AttentionKernel", "context", context))  # fmt: skip
         values = nu.points if self.lookup is None else self.lookup(nu.points)
         if len(values) != len(nu):
             raise ValueError(f"AttentionKernel: lookup must give one value per key, got {len(values)} for {len(nu)}.")
-        moved = self._outputs(q.points, nu, values, _checked_mask("AttentionKernel", mask, len(q), len(nu)))
+        moved = self._outputs(q.points, nu, values, _checked_mask("AttentionKernel", mask, len(q), nu))
         if not all_finite(moved):
             raise ValueError(_OVERFLOW.format(where="AttentionKernel"))
         return carried(q, moved)
@@ -233,7 +233,7 @@ _OVERFLOW = "{where}: potential must give finite logits, got NaN or infinity. Sc
 def _softmatch(logits: Tensor, nu: Measure, mask: Tensor | None, where: str) -> Tensor:
     if not all_finite(logits):
         raise ValueError(_OVERFLOW.format(where=where))
-    mask = _checked_mask(where, mask, *logits.shape)
+    mask = _checked_mask(where, mask, len(logits), nu)
     if mask is not None:
         logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
     if nu.weights is not None:
@@ -241,17 +241,34 @@ def _softmatch(logits: Tensor, nu: Measure, mask: Tensor | None, where: str) -> 
     return torch.softmax(logits, -1)
 
 
-def _checked_mask(where: str, mask: Tensor | None, m: int, n: int) -> Tensor | None:
+def _of_one_type(queries: Measure, context: Measure) -> tuple[Measure, Measure]:
+    """Both in the wider of their two floating types."""
+    if queries.points.dtype == context.points.dtype:
+        return queries, context
+    kind = torch.promote_types(queries.points.dtype, context.points.dtype)
+    wide = [Measure(one.points.to(kind), one.weights) for one in (queries, context)]
+    return wide[0], wide[1]
+
+
+def _checked_mask(where: str, mask: Tensor | None, m: int, nu: Measure) -> Tensor | None:
+    """The mask ``[m, n]``, if it leaves every query a key that has mass."""
     if mask is None:
         return None
-    given = torch.as_tensor(mask)
+    given, n = torch.as_tensor(mask), len(nu)
     if given.ndim != 2 or given.shape[0] not in (1, m) or given.shape[1] != n:
         raise ValueError(f"{where}: mask must have shape [{m}, {n}], got {list(given.shape)}.")
+    if given.dtype != torch.bool and not given.is_floating_point():
+        raise TypeError(f"{where}: mask must be booleans or numbers to add, got {given.dtype}. Try mask.bool().")
+    if given.dtype != torch.bool and not bool((given < torch.inf).all()):
+        raise ValueError(f"{where}: mask must hold finite numbers or -inf, got NaN or +inf.")
     open_ = given if given.dtype == torch.bool else given > -torch.inf
+    if nu.weights is not None:
+        open_ = open_ & (nu.weights.detach() > 0)
     blind = (~open_.any(1)).nonzero().flatten().tolist()
     if blind:
-        raise ValueError(f"{where}: mask must leave every query a key, got none for query {blind[0]}.")
-    return given.expand(m, n)
+        heavy = "" if nu.weights is None else " with mass"
+        raise ValueError(f"{where}: mask must leave every query a key{heavy}, got none for query {blind[0]}.")
+    return (given if given.dtype == torch.bool else given.to(nu.points)).expand(m, n)
 
 
 def _with_mass(mask: Tensor | None, weights: Tensor, m: int) -> Tensor:

@@ -35,10 +35,12 @@ class DotProduct:
 
     def __call__(self, queries: Tensor, keys: Tensor) -> Tensor:
         """The logits ``[m, n]``."""
-        return self.scale * (queries @ keys.transpose(-1, -2))
+        q, k, scale = self.products(queries, keys)
+        return scale * (q @ k.transpose(-1, -2))
 
     def products(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, float]:
         """Two matrices and a scale whose product the logits are."""
+        _same_dimension("DotProduct", queries, keys)
         return queries, keys, self.scale
 
 
@@ -77,8 +79,10 @@ class Bilinear:
 
     def products(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, float]:
         """Two matrices and a scale whose product the logits are."""
-        linear = torch.nn.functional.linear
-        return linear(queries, self.wq, self.bq), linear(keys, self.wk, self.bk), self.scale
+        for name, points, weight in (("queries", queries, self.wq), ("keys", keys, self.wk)):
+            if points.shape[-1] != weight.shape[1]:
+                raise ValueError(f"Bilinear: {name} must lie in R^{weight.shape[1]}, got R^{points.shape[-1]}.")
+        return _linear(queries, self.wq, self.bq), _linear(keys, self.wk, self.bk), self.scale
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class Gaussian:
 
     def __call__(self, queries: Tensor, keys: Tensor) -> Tensor:
         """The logits ``[m, n]``."""
+        _same_dimension("Gaussian", queries, keys)
         # Differences first: the expanded square loses the digits of points that are near each other and far from 0.
         return -self.gamma * (queries.unsqueeze(-2) - keys.unsqueeze(-3)).pow(2).sum(-1)
 
@@ -106,7 +111,10 @@ class Linear:
 
     def __call__(self, keys: Tensor) -> Tensor:
         """The values ``[n, d_v]``."""
-        return torch.nn.functional.linear(keys, torch.as_tensor(self.weight), self.bias)
+        weight = torch.as_tensor(self.weight)
+        if weight.ndim != 2 or weight.shape[1] != keys.shape[-1]:
+            raise ValueError(f"Linear: weight must be [d_v, {keys.shape[-1]}], got {list(weight.shape)}.")
+        return _linear(keys, weight, self.bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,3 +136,17 @@ class Table:
         if not bool(same.any(-1).all()):
             raise ValueError("Table: keys must be among those of the table, got one that is not.")
         return self.values[same.to(torch.uint8).argmax(-1)]
+
+
+def _linear(points: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """W x + b in the type of the points: float32 weights of a network may meet float64 points."""
+    return torch.nn.functional.linear(
+        points, weight.to(points), None if bias is None else torch.as_tensor(bias).to(points)
+    )
+
+
+def _same_dimension(where: str, queries: Tensor, keys: Tensor) -> None:
+    if queries.shape[-1] != keys.shape[-1]:
+        raise ValueError(
+            f"{where}: queries and keys must have one dimension, got {queries.shape[-1]} and {keys.shape[-1]}."
+        )

@@ -41,6 +41,9 @@ class Witness:
     seed: int
     kind: Literal["lower"] = "lower"
 
+    def __float__(self) -> float:
+        return self.value
+
 
 @dataclass(frozen=True, eq=False)
 class _Found:
@@ -66,11 +69,11 @@ def contraction(
     ``f`` is any map of measures, such as ``lambda mu: kernel(mu, mu)``. ``sampler(count, generator)`` gives points of
     a convex domain: ``Ball``, ``Box``, ``CrossPolytope``, or a function of one's own. A third of ``budget`` pairs is
     random: Diracs; independent measures of ``sizes`` atoms, of equal and of unequal size; small moves of one atom or
-    all; tokens inserted, deleted, replaced, negated (where the domain is symmetric); a light mass :math:`q \to 0`
-    brought in or made a little heavier. The best of each kind are then improved: by gradient ascent on the logarithm
-    of the ratio where f is differentiable and the domain can be projected on, and by random steps that keep what
-    makes the pair good (shared atoms, small distance). ``weighted=False`` keeps to equal weights; ``start`` adds
-    pairs to begin from.
+    all; tokens inserted, deleted, replaced, negated (where the domain has a projection); a light mass
+    :math:`q \to 0` brought in or made a little heavier. The best of each kind are then improved: by gradient ascent on
+    the logarithm of the ratio where f is differentiable and the domain can be projected on, and by random steps that
+    keep what makes the pair good (shared atoms, small distance). ``weighted=False`` keeps to equal weights; ``start``
+    adds pairs to begin from.
 
     Every pair lies in the domain, and every ratio is computed in full, so the value is a true lower estimate up to
     rounding: pairs nearer than :math:`\sqrt{\varepsilon}` of their size, where it could be noise, are not counted.
@@ -179,7 +182,6 @@ class _Search:
 
 def _moves(search: _Search, low: int, high: int) -> Iterator[tuple[str, Pair]]:
     """Pairs of each kind in turns, for ever."""
-    symmetric = search.project is not None
     while True:
         n, m = search.integer(low, high), search.integer(low, high)
         x = search.points(n)
@@ -197,8 +199,8 @@ def _moves(search: _Search, low: int, high: int) -> Iterator[tuple[str, Pair]]:
         if n > low and n > 1:
             yield "delete", (Measure(x), Measure(x[1:]))
         yield "replace", (Measure(x), Measure(torch.cat([x[1:], new])))
-        if symmetric:
-            yield "negate", (Measure(x), Measure(torch.cat([x[1:], -x[:1]])))
+        if search.project is not None:  # which leaves -x where it is if the domain is symmetric
+            yield "negate", (Measure(x), Measure(torch.cat([x[1:], search.project(-x[:1])])))
         if search.weighted:
             heavy = x[: search.integer(1, n)]
             few = torch.cat([heavy, new])

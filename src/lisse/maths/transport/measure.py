@@ -35,6 +35,8 @@ class Measure:
             raise ValueError(f"Measure: points must have shape [n, d], got {list(points.shape)}.")
         if len(points) == 0:
             raise ValueError("Measure: points must hold at least one atom, got an empty measure.")
+        if points.shape[1] == 0:
+            raise ValueError(f"Measure: points must have at least one coordinate, got shape {list(points.shape)}.")
         if not all_finite(points):
             raise ValueError("Measure: points must be finite, got NaN or infinity among them.")
         object.__setattr__(self, "points", points)
