@@ -5,13 +5,17 @@ import torch
 
 from lisse.experiments import Task
 from lisse.experiments.masked_autoencoders import operators as study
+from lisse.experiments.masked_autoencoders.lemma import CONSTRUCTIONS, lemma_outcome, residuals
 from lisse.experiments.masked_autoencoders.skip import BETAS, skip_against_solve
 from lisse.maths.variation import patch_cross
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    return study.operators(Task("smoke", tmp_path_factory.mktemp("operators")))
+    with pytest.MonkeyPatch.context() as patch:
+        # Smaller grids for Lemma 6.1, whose convex weights take the longest: as many, so that nothing else changes.
+        patch.setattr(study, "residuals", lambda _, draws, *, seed: residuals((8, 9, 10), draws, seed=seed))
+        return study.operators(Task("smoke", tmp_path_factory.mktemp("operators")))
 
 
 def test_the_ratio_of_theorem_51_at_known_sides():
@@ -35,6 +39,7 @@ def test_the_claims_come_out_as_worked_out(outcome):
         "tikhonov/stable": True,
         "proposition31/recovery": False,
         "proposition31/low-rank": False,
+        "lemma61/slope": False,
     }
     assert all(finding.key.startswith("operators/") for finding in outcome.findings)
     assert all(math.isfinite(finding.value) for finding in outcome.findings)
@@ -98,3 +103,32 @@ def test_real_photographs_are_not_of_low_rank():
     found = study.cross_errors(pictures)
     assert len(found.names) >= 5
     assert float(found.by_mask[:, 0].mean()) > 0.5
+
+
+# --- Lemma 6.1 ------------------------------------------------------------------------------------------------------
+
+
+def test_a_residual_that_falls_like_one_over_n_is_seen_to():
+    sides = (4, 8, 16)
+    left = torch.zeros(8, 3, len(CONSTRUCTIONS), dtype=torch.float64)
+    for place, n in enumerate(sides):
+        left[:, place, 0] = 3.0 / n
+        left[:, place, 1] = 2.0
+    left[:, :, 2:4] = 1.0
+    findings, (claim,) = lemma_outcome(left, sides, 0)
+    slopes = {finding.key.rpartition("/")[2]: finding.value for finding in findings}
+    assert slopes == pytest.approx({"restricted": -1, "zeroed": 0, "refitted": 0, "simplex": 0}, abs=1e-9)
+    assert claim.holds
+    left[:, :, 0] = 1.0
+    assert not lemma_outcome(left, sides, 0)[1][0].holds
+
+
+def test_residuals_are_drawn_anew_and_ordered():
+    left = residuals((4, 6), 2, seed=0)
+    assert left.shape == (2, 2, 5)
+    named = dict(zip(CONSTRUCTIONS, left.unbind(-1), strict=True))
+    assert bool((named["restricted"] >= named["simplex"] - 1e-6).all())
+    assert bool((named["simplex"] >= named["least_squares"] - 1e-6).all())
+    assert torch.equal(left, residuals((4, 6), 2, seed=0))
+    assert not torch.allclose(left[0], left[1])
+    assert not torch.allclose(left, residuals((4, 6), 2, seed=1))

@@ -8,7 +8,8 @@ from torch import nn
 import lisse
 from lisse.data import Dataset
 from lisse.instruments import ALL, Propagation
-from lisse.maths.attention_distance import attention_distance, attention_mass, uniform_attention
+from lisse.instruments.propagation import _stacked
+from lisse.maths.attention_distance import attention_distance, attention_mass, mass_profile, uniform_attention
 from lisse.maths.masking import attention_residuals, interpolation_bound
 from lisse.maths.similarity import linear_cka
 from lisse.maths.variation import token_norm, token_variation
@@ -110,8 +111,13 @@ def test_how_far_attention_looks(seen):
     assert uniform.value == pytest.approx(float(attention_distance(uniform_attention(16)).mean()), rel=1e-9)
     mass = value(profile, "attention_mass", "blocks.1", radius=1).value
     assert mass == pytest.approx(float(attention_mass(patches, 1).mean()), rel=1e-4)
-    table = profile["propagation"].arrays["attention_distance"]
-    assert np.allclose(table[1], apart.mean(0).numpy(), rtol=1e-4)
+    arrays = profile["propagation"].arrays
+    assert np.allclose(arrays["attention_distance"][1], apart.mean(0).numpy(), rtol=1e-4)
+    # Every radius, head by head, beside what uniform attention would give.
+    assert arrays["attention_mass_radii"][1].tolist() == [0, 1, 2, 3]
+    every = mass_profile(patches).mean((0, 2))  # heads, radii
+    assert np.allclose(arrays["attention_mass"][1], every.numpy(), rtol=1e-4)
+    assert np.allclose(arrays["attention_mass_uniform"][1], mass_profile(uniform_attention(16)).mean(0).numpy())
 
 
 def test_the_kernel(seen):
@@ -302,13 +308,38 @@ def test_words_lie_on_a_line_and_padding_is_not_data():
     assert value(profile, "asymmetry", layer, of="rows").n == 4
 
 
+def test_texts_shorter_than_a_radius_are_near_altogether_and_have_their_own_uniform():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=50
+    )
+    torch.manual_seed(0)
+    model = transformers.BertModel(config).eval()
+    lengths = torch.tensor([9, 2, 3, 9, 5, 9, 2, 9])
+    mask = (torch.arange(9) < lengths[:, None]).long()
+    data = Dataset("t", {"input_ids": torch.randint(0, 50, (8, 9)), "attention_mask": mask})
+    profile = Propagation(radii=(1, 4), kernels=1).measure(model, data)
+    for radius in (1, 4):
+        even = [float(attention_mass(uniform_attention(k), radius, grid=(1, k)).mean()) for k in lengths.tolist()]
+        row = value(profile, "attention_mass", "encoder.layer.0", radius=radius, over="uniform")
+        assert row.value == pytest.approx(sum(even) / 8, rel=1e-9)
+    assert profile["propagation"].arrays["attention_mass"].shape == (1, 2, 9)
+
+
+def test_layers_of_unlike_heads_are_filled_up_with_nan():
+    found = _stacked([np.ones((2, 3)), np.zeros((4, 1))])
+    assert found.shape == (2, 4, 3)
+    assert np.isnan(found).sum() == 6 + 8
+    assert found[0, :2].sum() == 6
+
+
 def test_any_transformer_by_torch_with_a_grid():
     torch.manual_seed(0)
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
     tokens = torch.randn(N, 10, 8)
     with pytest.raises(ValueError, match=r"no square, got 10 .* Pass grid=\(rows, columns\)"):
         FEW.measure(model, tokens)
-    wide = FEW.measure(model, tokens) if False else Propagation(grid=(2, 5)).measure(model, tokens)
+    wide = Propagation(grid=(2, 5)).measure(model, tokens)
     assert value(wide, "variation", "layers.0", of="block").value == pytest.approx(
         float(token_variation(tokens, grid=(2, 5)).mean()), rel=1e-4
     )

@@ -96,7 +96,7 @@ class Propagation(Instrument):
             rows += similar
             arrays[f"similarity{suffix}"] = table
             for name, by_layer in reading.by_head.items():
-                arrays[f"{name}{suffix}"] = np.stack([by_layer[place] for place in sorted(by_layer)])
+                arrays[f"{name}{suffix}"] = _stacked([by_layer[place] for place in sorted(by_layer)])
             if self.sides and stage.part == "decoder":
                 rows += self._slopes(run, stage)
         if self.sides and not any(row.quantity == "lemma_slope" for row in rows):
@@ -203,3 +203,12 @@ class Propagation(Instrument):
                 )
             )  # fmt: skip
         return rows
+
+
+def _stacked(tables: list[np.ndarray]) -> np.ndarray:
+    """One entry per layer; NaN where layers have fewer heads or a smaller grid than others."""
+    shape = tuple(max(sizes) for sizes in zip(*(table.shape for table in tables), strict=True))
+    found = np.full((len(tables), *shape), np.nan)
+    for one, table in zip(found, tables, strict=True):
+        one[tuple(slice(size) for size in table.shape)] = table
+    return found

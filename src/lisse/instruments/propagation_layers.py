@@ -16,6 +16,8 @@ from lisse.profile import Value
 
 # A quantity and its coordinates.
 Key = tuple[str, tuple[tuple[str, Value], ...]]
+# The largest radius of the attention's profile over all radii; what lies further is told only where it is asked for.
+PROFILE = 16
 
 
 def key(quantity: str, **at: Value) -> Key:
@@ -52,45 +54,60 @@ def steps(
 
 
 class Rings:
-    """Distances on a grid as columns, so that one product of the attention with them gives every mean at once."""
+    """Distances on a grid as columns, so that one product of the attention with them gives every mean at once.
 
-    def __init__(self, grid: tuple[int, int], radii: tuple[int, ...]) -> None:
+    ``radii`` are those that rows tell; ``every`` are these and 0 … :data:`PROFILE`, as far as the ``whole`` grid goes.
+    A text that is shorter than the longest has a ``grid`` of its own, and the same columns.
+    """
+
+    def __init__(self, grid: tuple[int, int], radii: tuple[int, ...], whole: tuple[int, int] | None = None) -> None:
         euclidean, chebyshev = (grid_distances(grid, metric=metric) for metric in ("euclidean", "chebyshev"))
-        self.radii = tuple(radius for radius in radii if radius < max(grid))
-        columns = [euclidean, *((chebyshev <= radius).double() for radius in self.radii)]
-        self.columns = torch.stack(columns, -1)  # [p, p, 1 + radii]
+        reach = max(whole or grid)
+        self.radii = tuple(radius for radius in radii if radius < reach)
+        self.every = tuple(sorted({*self.radii, *range(min(reach, PROFILE + 1))}))
+        columns = [euclidean, *((chebyshev <= radius).double() for radius in self.every)]
+        self.columns = torch.stack(columns, -1)  # [p, p, 1 + every]
         p = grid[0] * grid[1]
         self.uniform = torch.einsum("ij,ijr->r", uniform_attention(p), self.columns) / p
 
+    def place(self, radius: int) -> int:
+        """The column of a radius."""
+        return 1 + self.every.index(radius)
+
+    def like(self, matrix: Tensor) -> Tensor:
+        """The columns in the type and on the device of ``matrix``."""
+        if self.columns.dtype != matrix.dtype or self.columns.device != matrix.device:
+            self.columns = self.columns.to(matrix)
+        return self.columns
+
     def of(self, matrix: Tensor) -> Tensor:
-        """Means over queries ``[…, 1 + radii]`` of attention ``[…, p, p]``."""
-        p = matrix.shape[-1]
-        return matrix.flatten(-2) @ self.columns.to(matrix).flatten(0, 1) / p
+        """Means over queries ``[…, 1 + every]`` of attention ``[…, p, p]``."""
+        return matrix.flatten(-2) @ self.like(matrix).flatten(0, 1) / matrix.shape[-1]
 
     def chosen(self, matrix: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The same for masked queries over unmasked keys, scaled to sum to 1, and what uniform weights would give.
 
-        ``matrix`` ``[n, M, p, p]``, ``hidden`` ``[n, p]``: ``[n, M, 1 + radii]`` and ``[n, 1 + radii]``.
+        ``matrix`` ``[n, M, p, p]``, ``hidden`` ``[n, p]``: ``[n, M, 1 + every]`` and ``[n, 1 + every]``.
         """
         keys = (~hidden).to(matrix)
         rows = matrix * keys[:, None, None, :]
         rows = rows / rows.sum(-1, keepdim=True).clamp_min(1e-30)
         weights = hidden.to(matrix) / hidden.sum(1, keepdim=True)
-        columns = self.columns.to(matrix)
+        columns = self.like(matrix)
         found = torch.einsum("nmij,ni,ijr->nmr", rows, weights, columns)
         even = torch.einsum("nj,ni,ijr->nr", keys / keys.sum(1, keepdim=True), weights, columns)
         return found, even
 
 
-def distances(by_head: Tensor, radii: tuple[int, ...], **at: Value) -> dict[Key, Tensor]:
+def distances(by_head: Tensor, rings: Rings, **at: Value) -> dict[Key, Tensor]:
     """Rows of :class:`Rings`: the mean over heads, and the nearest and the farthest head's distance."""
     found = {
         key("attention_distance", over="mean", **at): by_head[..., 0].mean(1),
         key("attention_distance", over="nearest head", **at): by_head[..., 0].amin(1),
         key("attention_distance", over="farthest head", **at): by_head[..., 0].amax(1),
     }
-    for place, radius in enumerate(radii, 1):
-        found[key("attention_mass", radius=radius, **at)] = by_head[..., place].mean(1)
+    for radius in rings.radii:
+        found[key("attention_mass", radius=radius, **at)] = by_head[..., rings.place(radius)].mean(1)
     return found
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from lisse.instruments.propagation_layers import Key, Rings, added_rank, distances, joined, kernel, key, steps
 from lisse.instruments.propagation_masked import hidden_patches, interpolation, lemma, mask_mass
 from lisse.instruments.propagation_sites import WORDS, Layer, Stage, all_taps, lengths_of
+from lisse.maths.given import all_finite
 from lisse.maths.integral import row_sum_error
 from lisse.maths.similarity import CKAStream
 from lisse.networks.attention_heads import Heads, heads_of, heads_seen
@@ -48,13 +49,14 @@ class Reading:
 
     def __init__(self, options: Options, run: Run, stage: Stage, n: int, notes: list[str]) -> None:
         self.options, self.run, self.stage, self.n, self.notes = options, run, stage, n, notes
-        self.rings: dict[tuple[int, int], Rings] = {}
+        self.rings: dict[tuple[tuple[int, int], tuple[int, int]], Rings] = {}
         self.stream = CKAStream()
         self.chunk = max(4, min(50, n // LEAST_SAMPLES))  # eight chunks or more, for an interval
         self.modes: dict[int, Mode | None] = {}
         self.numbers: list[dict[Key, list[Tensor]]] = [{} for _ in stage.layers]
         self.by_head: dict[str, dict[int, np.ndarray]] = {}
         self.heads: dict[tuple[str, int], list[Tensor]] = {}
+        self.even: dict[int, list[tuple[int, Tensor]]] = {}  # uniform attention, and for how many images it stands
         self.fixed: list[Row] = []
         self.held: dict[int, dict[str, Tensor]] = {}
         self.layers: list[Tensor] = []
@@ -102,7 +104,7 @@ class Reading:
     def _layer(self, place: int, layer: Layer, held: dict[str, Tensor]) -> None:
         v, u, z, after = (held[word] for word in ("before", "entry", "out", "after"))
         for word, value in held.items():
-            if not bool(torch.isfinite(value.sum(dtype=torch.float64))):  # a sum is one pass, and catches all
+            if not all_finite(value):
                 raise ValueError(f"Propagation: activations must be finite, got nan or inf at {layer.name} ({word}).")
         count, tokens = v.shape[:2]
         lengths = lengths_of(self.inputs, tokens, count)
@@ -157,15 +159,16 @@ class Reading:
         found[key("row_sum_error")] = row_sum_error(heads.matrix[..., :length, :length]).amax(1)
         patches = heads.matrix[..., first:stop, first:stop]
         patches = patches / patches.sum(-1, keepdim=True) if stop - first < heads.matrix.shape[-1] else patches
-        rings = self._rings(grid)
+        rings = self._rings(grid, layer.grid)
         by_head = rings.of(patches)
-        found |= distances(by_head, rings.radii)
+        found |= distances(by_head, rings)
+        self.even.setdefault(place, []).append((len(v), rings.uniform))
         self.heads.setdefault(("attention_distance", place), []).append(by_head[..., 0])
         self.heads.setdefault(("attention_mass", place), []).append(by_head[..., 1:])
         if hidden is not None:
             chosen, even = rings.chosen(patches, hidden)
-            found |= distances(chosen, rings.radii, queries="masked, unmasked keys")
-            found |= distances(even[:, None], rings.radii, queries="masked, unmasked keys, uniform")
+            found |= distances(chosen, rings, queries="masked, unmasked keys")
+            found |= distances(even[:, None], rings, queries="masked, unmasked keys, uniform")
             found |= mask_mass(heads.matrix, hidden, first)
         return found
 
@@ -209,22 +212,26 @@ class Reading:
             )
         return found
 
-    def _rings(self, grid: tuple[int, int]) -> Rings:
-        if grid not in self.rings:
-            self.rings[grid] = Rings(grid, self.options.radii)
-        return self.rings[grid]
+    def _rings(self, grid: tuple[int, int], whole: tuple[int, int]) -> Rings:
+        if (grid, whole) not in self.rings:
+            self.rings[grid, whole] = Rings(grid, self.options.radii, whole)
+        return self.rings[grid, whole]
 
     def _baseline(self, place: int, layer: Layer) -> None:
         """What uniform attention would give, once per layer."""
-        if self.modes.get(place) is None:
+        if place not in self.even:
             return
-        rings = self._rings(layer.grid)
-        far, *near = rings.uniform.tolist()
+        rings = self._rings(layer.grid, layer.grid)
+        parts = self.even[place]
+        whole = torch.stack([count * part for count, part in parts]).sum(0)
+        even = (whole / sum(count for count, _ in parts)).tolist()
         layer_at = (layer.name, layer.depth)
-        self.fixed.append(Row("attention_distance", far, "exact", 0, *layer_at, at={"over": "uniform"}))
-        for radius, mass in zip(rings.radii, near, strict=True):
+        self.fixed.append(Row("attention_distance", even[0], "exact", 0, *layer_at, at={"over": "uniform"}))
+        for radius in rings.radii:
             at: dict[str, Value] = {"radius": radius, "over": "uniform"}
-            self.fixed.append(Row("attention_mass", mass, "exact", 0, *layer_at, at=at))
+            self.fixed.append(Row("attention_mass", even[rings.place(radius)], "exact", 0, *layer_at, at=at))
+        self.by_head.setdefault("attention_mass_uniform", {})[place] = np.asarray(even[1:])
+        self.by_head.setdefault("attention_mass_radii", {})[place] = np.asarray(rings.every)
 
     # -- between layers --------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ class Film:
 
     ``image``, ``visible`` (hidden patches are NaN), ``frames`` [1 + L, c, h, w]: the decoder's input (encoder output
     and mask tokens), then the output of each of its L blocks, each through the decoder's norm and its last layer;
-    visible patches are those that the network paints, not the image's own. ``errors`` [1 + L] are root mean squares over hidden
-    pixels, ``hidden`` [p] says which patches those are, ``side`` how many there are in a row. With
+    visible patches are those that the network paints, not the image's own. ``errors`` [1 + L] are root mean squares
+    over hidden pixels, ``hidden`` [p] says which patches those are, ``side`` how many there are in a row. With
     ``normalised_pixels`` the network was trained on patches less their mean over their deviation: each patch is then
     given the true mean and deviation of its place, which no network knew. ``logits`` [p, patch²·c] are the model's own.
     """

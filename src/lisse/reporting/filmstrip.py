@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,8 +41,9 @@ def filmstrip_figure(
     titles += [f"layer {place} of {layers}" for place in range(1, layers + 1)]
     notes = ["", "", *(f"error {error:.3f}" for error in errors)]
     says = (
-        "The decoder's norm and last layer applied to what each of its layers gives. Error: root mean square over "
-        "hidden pixels of values in [0, 1]; only the last layer was trained to be read this way."
+        "The decoder's norm and last layer applied to its input (the encoder's output, and mask tokens) and to what "
+        "each of its layers gives. Error: root mean square over hidden pixels of values in [0, 1]; only the last layer "
+        "was trained to be read this way. Patches that the encoder saw are outlined."
     )
     if normalised_pixels:
         says += (
@@ -49,7 +51,7 @@ def filmstrip_figure(
             "are given here from the true image, so that colours and errors look better than they are."
         )
     title = "What the decoder paints" + (f": {name}" if name else "")
-    columns = 5 if len(titles) > 6 else len(titles)
+    columns = math.ceil(len(titles) / math.ceil(len(titles) / 6))  # rows of at most six, as even as they go
     figure, axes = panels(len(titles), columns=columns, width=1.75, height=2.05, title=title, says=says, foot=0.1)
     for place, (ax, picture) in enumerate(zip(axes, (image, visible, *frames), strict=True)):
         _draw(ax, picture, titles[place], notes[place])

@@ -60,10 +60,10 @@ def paper() -> tuple[Network, ...]:
 def small() -> tuple[Network, ...]:
     """For digits: encoder 2 × 48, decoder 2 × 32, 4 × 4 patches of 2 × 2, 75 % hidden."""
     recipe = Recipe(
-        optimizer="adamw", lr=4e-3, weight_decay=0.05, batch=128, epochs=60, schedule="onecycle", warmup=0.2, clip=1.0
+        optimizer="adamw", lr=3e-3, weight_decay=0.05, batch=64, epochs=28, schedule="onecycle", warmup=0.2, clip=1.0
     )
     # Those that no claim compares with the first are short; the one without decoder has no gradient in its encoder.
-    epochs = {"mae_decoder0": 4, "mae_no_positions": 15, "mae_rbf": 15, "vit": 10}
+    epochs = {"mae_decoder0": 2, "mae_no_positions": 7, "mae_rbf": 7, "vit": 5}
     grey = "in_channels=1&size=8&patch=2&mean=0.3&std=0.4"
     masked = f"zoo:mae_small?{grey}&width=48&heads=3&depth=2&decoder_width=32&decoder_heads=2"
     vit = f"zoo:vit_small?{grey}&width=48&heads=3&depth=2"

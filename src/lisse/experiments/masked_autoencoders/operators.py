@@ -1,9 +1,9 @@
-r"""What [cao2022] says of operators, without a network: Theorem 5.1, Theorem 5.2 and Proposition 3.1 as experiments.
+r"""What [cao2022] says of operators, without a network: Theorems 5.1 and 5.2, Proposition 3.1, Lemma 6.1.
 
 Theorem 5.1: the ratio n·ρ against the number of patches per side, for a smooth and a stepped input, with the kernel's
 width fixed (γ = 20) and with it shrinking (γ = n²). Theorem 5.2: the skip connection against the solve. Proposition
 3.1: images from a cross of patch-rows and patch-columns, error against rank and mask ratio, on photographs (``images``
-in ``LISSE_DATA``) at paper scale and on generated pictures at smoke scale.
+in ``LISSE_DATA``) at paper scale and on generated pictures at smoke scale. Lemma 6.1: what mask tokens cost against n.
 
 Hardware: any CPU. Time: half a minute (smoke), a few minutes (paper).
 """
@@ -22,6 +22,7 @@ from lisse.data import places
 from lisse.data.images import ENDINGS, read_image
 from lisse.experiments.form import Claim, Finding, Outcome, Task
 from lisse.experiments.masked_autoencoders import operator_figures as figures
+from lisse.experiments.masked_autoencoders.lemma import lemma_outcome, residuals
 from lisse.experiments.masked_autoencoders.skip import skip_against_solve, skip_outcome
 from lisse.maths.integral import IntegralOperator
 from lisse.maths.intervals import Interval, bootstrap
@@ -72,17 +73,20 @@ class Crosses:
 
 
 def operators(task: Task) -> Outcome:
-    """All three, with their figures in ``task.out``; every key begins with ``operators/``."""
+    """All four, with their figures in ``task.out``; every key begins with ``operators/``."""
     small = task.scale == "smoke"
     sides = (8, 12, 16, 24, 32) if small else (8, 12, 16, 24, 32, 48, 64)
-    task.tell("Theorem 5.1", 0, 3, "parts")
+    task.tell("Theorem 5.1", 0, 4, "parts")
     ratios = {(v, k): stability_ratio(v, k, sides) for v in INPUTS for k in KERNELS}
-    task.tell("Theorem 5.2", 1, 3, "parts")
+    task.tell("Theorem 5.2", 1, 4, "parts")
     images = _generated(task.seed) if small else photographs(size=224)
     skip = skip_against_solve(next(iter(images.values())), grid=8 if small else PATCHES, seed=task.seed)
-    task.tell("Proposition 3.1", 2, 3, "parts")
+    task.tell("Proposition 3.1", 2, 4, "parts")
     crosses = cross_errors(images)
-    task.tell("Proposition 3.1", 3, 3, "parts")
+    grids, draws = ((8, 12, 16), 8) if small else ((8, 12, 16, 24), 16)
+    task.tell("Lemma 6.1", 3, 4, "parts")
+    lemma = residuals(grids, draws, seed=task.seed)
+    task.tell("Lemma 6.1", 4, 4, "parts")
     task.out.mkdir(parents=True, exist_ok=True)
     files = (
         figures.ratio_figure(ratios, task.out / "theorem51.png"),
@@ -91,7 +95,8 @@ def operators(task: Task) -> Outcome:
         figures.picture_figure(crosses.pictures, task.out / "proposition31-pictures.png"),
     )
     findings, claims = list[Finding](), list[Claim]()
-    for part in (_of_ratios(ratios), skip_outcome(skip), _of_crosses(crosses, task.seed)):
+    lemma_part = lemma_outcome(lemma, grids, task.seed)
+    for part in (_of_ratios(ratios), skip_outcome(skip), _of_crosses(crosses, task.seed), lemma_part):
         findings += part[0]
         claims += part[1]
     notes = ("Proposition 3.1 ran on generated pictures, not photographs.",) if small else ()

@@ -5,7 +5,7 @@ Claim     Attention is an integral operator that propagates representations stab
           patches keep the information of low-rank images; the decoder matters; masked patches are interpolated globally
 Command   lisse reproduce masked_autoencoders [--scale smoke | paper] [--out FOLDER]; the same command goes on
 Hardware  smoke: one CPU core, 1 GB of memory; paper: one GPU (written for an H200), 8 GB of memory
-Time      smoke: about 80 seconds of one core; paper: about 15 minutes, 9 of them training
+Time      smoke: about a minute of one core; paper: about 15 minutes, 9 of them training
 Expect    smoke: what expected.json says; paper: not run yet
 """
 
@@ -33,7 +33,7 @@ ABOUT = About(
     reference="cao2022, Q1 to Q5",
     claim="attention propagates representations stably, the decoder matters, masked patches are interpolated globally",
     needs={
-        "smoke": "one CPU core, about 90 seconds; digits, which come with scikit-learn",
+        "smoke": "one CPU core, about a minute; digits, which come with scikit-learn",
         "paper": "a GPU (about 15 minutes on an H200), CIFAR-10, the photographs of LISSE_DATA/images",
     },
     folder=Path(__file__).parent,

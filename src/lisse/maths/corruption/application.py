@@ -198,9 +198,7 @@ def _checked_textures(textures: Sequence[Any] | Tensor | None, device: torch.dev
         except ValueError as error:
             raise ValueError(f"corrupt: textures must be given for frost, got none. {error}") from None
     if len(textures) == 0:
-        raise ValueError(
-            "corrupt: textures must hold at least one picture, got none. Leave it out to find them."
-        )
+        raise ValueError("corrupt: textures must hold at least one picture, got none. Leave it out to find them.")
     made = [torch.as_tensor(texture) for texture in textures]
     for texture in made:
         if texture.dtype != torch.uint8 or texture.ndim != 3 or texture.shape[0] != 3 or min(texture.shape[1:]) < 8:

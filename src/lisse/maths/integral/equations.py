@@ -81,7 +81,8 @@ def tikhonov(
 
     ``kernel``: an :class:`TokenKernel`, an :class:`IntegralOperator` (never made a matrix), or K itself ``[…, p,
     p]``. ``z`` ``[…, p]`` or ``[…, p, e]`` (the functional then sums over columns). ``alpha`` is by default the row
-    sums of K; a number or ``[…, p]`` replaces them. ``coefficient`` ``"eq37"`` puts β/2 before the second term,
+    sums of K; a number or ``[…, p]`` replaces them (a constant c with ``weighting="alpha"`` gives
+    :math:`(\beta I + K/c) u = z`). ``coefficient`` ``"eq37"`` puts β/2 before the second term,
     ``"eq22"`` β, as that formula is printed: the same as twice the β. ``method`` ``"direct"`` (default for matrices):
     Cholesky, O(p³); ``"iterative"``: conjugate gradients in the α-weighted product, one application of the kernel a
     step, to the relative residual ``tol``.
@@ -195,7 +196,7 @@ def fredholm_second(
     if given.matrix is not None:
         system = given.matrix / given.alpha + beta * torch.eye(given.matrix.shape[-1]).to(given.matrix)
         sigma = torch.linalg.svdvals(system.detach())
-        if bool((sigma[..., -1] <= len(sigma) * torch.finfo(system.dtype).eps * sigma[..., 0]).any()):
+        if bool((sigma[..., -1] <= sigma.shape[-1] * torch.finfo(system.dtype).eps * sigma[..., 0]).any()):
             raise ValueError(
                 f"{where}: beta must not be minus an eigenvalue of the kernel, got {beta}. Choose another."
             )
@@ -253,7 +254,10 @@ class _Equation:
         weights = sums if alpha is None else floating(where, "alpha", alpha).to(like).expand(shape)
         assert weights is not None
         if not bool((weights > 0).all()):
-            raise ValueError(f"{where}: alpha must be positive, got {float(weights.min()):.3g}.")
+            raise ValueError(
+                f"{where}: alpha must be positive, got {float(weights.min()):.3g}. By default it is the kernel's row "
+                "sums; give alpha= for a kernel whose sums are not."
+            )
         self.alpha = weights.to(dtype)[..., None]
         if right.ndim == 0 or shape[-1] not in right.shape[-2:]:
             raise ValueError(

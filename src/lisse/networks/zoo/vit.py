@@ -139,6 +139,12 @@ class PatchEmbedding(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """See the class."""
+        k = self.proj.kernel_size[0]
+        if images.ndim != 4 or images.shape[-2] % k or images.shape[-1] % k:
+            raise ValueError(
+                f"PatchEmbedding: images must be [n, c, h, w] with sides that are multiples of patch={k}, got "
+                f"{list(images.shape)}. Resize them."
+            )
         tokens: torch.Tensor = self.proj(images)
         return tokens.flatten(2).transpose(1, 2)
 
@@ -169,6 +175,11 @@ class VisionTransformer(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """``images`` [n, c, size, size] to logits [n, classes]."""
         patches = self.patch_embed(images)
+        if patches.shape[1] + 1 != self.pos_embed.shape[1]:
+            raise ValueError(
+                f"VisionTransformer: images must give {self.pos_embed.shape[1] - 1} patches, got {patches.shape[1]} "
+                f"from {list(images.shape)}. Resize them, or build the network with size=…"
+            )
         tokens = torch.cat((self.cls_token.expand(len(patches), -1, -1), patches), dim=1) + self.pos_embed
         logits: torch.Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])
         return logits
