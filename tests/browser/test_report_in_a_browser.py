@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reporting"))
-from page_samples import profile, smooth, stability, topology, torn
+from page_samples import RATE, profile, smooth, stability, topology, torn
 
 import lisse
 from lisse import Profile
@@ -30,6 +31,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
     result = CliRunner().invoke(cli, ["demo", "--out", str(folder), "--epochs", "1"])
     assert result.exit_code == 0, result.output
+    assert "Failed: " not in (folder / "report.html").read_text("utf-8")
     return folder
 
 
@@ -218,6 +220,30 @@ def test_strange_names_are_shown_and_not_run(tmp_path, opened, screenshots):
     assert page.evaluate("window.ran") is None
     assert page.locator("img").count() == 0
     page.screenshot(path=screenshots / "strange-names.png", full_page=True)
+    settled(shown)
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_long_names_many_layers_and_no_values_keep_the_page_in_its_width(tmp_path, opened, screenshots, size):
+    def deep(name, layers):
+        rows = []
+        for k in range(1, layers + 1):
+            value = math.nan if k % 7 == 0 else 1.0 + math.sin(k / 9) ** 2
+            ends = () if math.isnan(value) else (value - 0.1, value + 0.1)
+            rows.append(Row("change_rate", value, "estimate", 50, f"{'block_of_blocks.' * 12}{k}", k / layers, *ends))
+        return profile(name, Part("topology", rows, (RATE,)))
+
+    path = lisse.report([deep("a_name_without_an_end_" * 8, 300), deep("b", 40), smooth()], tmp_path / "r.html")
+    shown = opened(path, size)
+    page = shown.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.evaluate("window.innerWidth")
+    for place, n in enumerate((300, 40)):
+        marks = page.locator(f"#topology-change-rate .mark.m{place}")
+        assert marks.count() == sum(k % 7 != 0 for k in range(1, n + 1))
+    page.locator("#topology-change-rate details.table summary").click()
+    page.locator("#topology-change-rate tbody tr").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.evaluate("window.innerWidth")
+    page.screenshot(path=screenshots / f"long-names-{size}.png", full_page=True)
     settled(shown)
 
 

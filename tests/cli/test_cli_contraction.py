@@ -119,3 +119,21 @@ def test_a_network_without_attention_is_told(lisse: Run) -> None:
     result = lisse("measure", "contraction", "tiny_models:sound", "--data", "points.npz", "--no-cache")
     assert result.exit_code == 1
     assert "no attention layer was found" in result.stderr
+
+
+def test_a_report_on_a_text_model(lisse: Run, folder: Path, model: str) -> None:
+    result = lisse("report", model, "--data", write(folder, "pairs.jsonl"), "--quick")
+    assert result.exit_code == 0, result.stderr
+    assert "contraction, isometry, propagation, sensitivity, topology. This takes" in result.stderr
+    page = (folder / "report.html").read_text("utf-8")
+    assert "Failed: " not in page
+    for figure in (
+        "contraction-against-bounds",
+        "contraction-distance",
+        "propagation-scaled-ratio",
+        "topology-change-rate",
+    ):
+        assert f'<figure id="{figure}"' in page
+    for words in ("proved, of the weights", "proved, of these tokens", ">measured</text>"):
+        assert words in page
+    assert "Not measured: it deforms images" in page

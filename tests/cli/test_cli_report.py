@@ -19,6 +19,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from lisse.cli.cost import estimate
+from lisse.cli.sizes import for_few, instruments
+from lisse.instruments import ALL, Robustness, Stability, Topology
 from lisse.profile import Part, Profile, Quantity, Row
 
 Run = Callable[..., Result]
@@ -38,7 +41,7 @@ def test_models_become_a_page(lisse: Run, folder: Path) -> None:
     )
     assert result.exit_code == 0, result.stderr
     data = data_of("a b/r.html")
-    assert data["models"] == [MODEL, f"{MODEL} (2)"]
+    assert data["models"] == [MODEL, f"{MODEL} (how=other)"]
     assert {row[2] for row in data["rows"]} == {"sensitivity", "topology"}
     assert "<title>Two &amp; three" in Path("a b/r.html").read_text("utf-8")
     assert "2 networks; sensitivity, topology. This takes a few seconds" in result.stderr
@@ -111,6 +114,46 @@ def test_saved_profiles_need_no_data(lisse: Run) -> None:
     result = lisse("report", "a.profile", "--out", "r.html")
     assert result.exit_code == 0, result.stderr
     assert data_of("r.html")["models"] == [MODEL]
+
+
+def test_a_network_with_random_weights_is_called_that_and_gets_no_others_beside_it(lisse: Run) -> None:
+    chosen = ("--data", "digits", "--limit", "60", "--quick", "--instruments", "stability")
+    result = lisse("report", "zoo:fc2?in_channels=1&size=8", *chosen)
+    assert result.exit_code == 0, result.stderr
+    assert "1 network; stability." in result.stderr
+    assert "fc2 has random weights" in result.stdout
+    assert "raining" not in result.stdout
+    assert not any(row[1] for row in data_of("report.html")["rows"])
+
+
+def test_two_models_of_one_name_are_told_apart_by_their_specs(lisse: Run) -> None:
+    chosen = ("--data", "digits", "--limit", "40", "--quick", "--instruments", "stability")
+    specs = ["zoo:fc2?in_channels=1&size=8&seed=3", "zoo:fc2?in_channels=1&size=8&seed=4"]
+    result = lisse("report", *specs, *chosen)
+    assert result.exit_code == 0, result.stderr
+    assert data_of("report.html")["models"] == ["fc2 (seed=3)", "fc2 (seed=4)"]
+
+
+def test_few_samples_make_small_clouds_rather_than_no_interval() -> None:
+    (topology, stability) = instruments([Topology, Stability], "quick")
+    assert [each.samples for each in for_few([topology, stability], 120)] == [40, stability.samples]
+    assert for_few([topology], 89) == [topology]  # clouds of 29 say too little
+    assert for_few([topology], 300) == [topology]
+
+
+def test_what_a_size_leaves_out_is_said(lisse: Run) -> None:
+    chosen = ("--data", "digits", "--limit", "60", "--quick", "--instruments", "isometry")
+    assert lisse("report", "zoo:fc2?in_channels=1&size=8", *chosen).exit_code == 0
+    assert "Left out by --quick: gradients and Jacobians" in Path("report.html").read_text()
+
+
+def test_the_estimate_grows_with_what_is_asked_for() -> None:
+    for kind in ALL:
+        quick, full = (estimate(instruments([kind], size)[0], 0.01, 20, 10_000) for size in ("quick", "full"))
+        assert 0 < quick < full < 100_000
+    (few,), (more,) = instruments([Robustness], "quick"), instruments([Robustness], "full")
+    # 15 corruptions at 5 severities against 4 at 3, and the steps of pgd
+    assert estimate(more, 0.01, 20, 64) > 5 * estimate(few, 0.01, 20, 64)
 
 
 def test_quick_and_full_differ_and_exclude_each_other(lisse: Run) -> None:

@@ -22,7 +22,7 @@ from lisse.reporting.page import page
 from lisse.reporting.page.axis import Axis, axis_of, number, tick_label
 from lisse.reporting.page.entries import entries_of
 from lisse.reporting.page.formulas import formula_html
-from lisse.reporting.page.pictures import MOST_BARS, diagrams, strips
+from lisse.reporting.page.pictures import MOST_BARS, diagrams, measured_networks, strips
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -200,6 +200,31 @@ def test_random_weights_are_references_and_no_models():
     assert data_of(alone)["models"] == ["start"]
 
 
+def test_references_far_away_do_not_choose_the_axis_and_are_arrows():
+    start = profile("start", topology((0.6, 126.0, 0.7)), fingerprint="other",
+                    reference={"kind": "initialisation", "model": "weights of smooth"})  # fmt: skip
+    text = page([smooth(), start])
+    (figure,) = re.findall(r'<figure id="topology-change-rate".*?</figure>', text, re.S)
+    assert re.findall(r'<text[^>]*class="beyond m0 initial"[^>]*>([^<]*)</text>', figure) == ["↑ 126"]
+    ticks = [float(tick) for tick in re.findall(r'class="tick" text-anchor="end">([\d.]+)</text>', figure)]
+    assert 1 <= max(ticks) < 3
+    assert "1 value outside this axis" in figure
+
+
+def test_a_page_of_one_model_says_how_sure_once_and_speaks_of_no_second():
+    words = Tree(page(smooth())).text
+    assert words.count("How sure") == 1
+    assert "two models" not in words
+    assert "smooth answers smooth deformations of its input less strongly" in words
+
+
+def test_numbers_of_weights_alone_have_no_n_of_zero():
+    quantity = Quantity("norm", "norm", "A norm of weights.", "n")
+    rows = [Row("norm", 1.0, "exact", 0, "first", 0.5), Row("norm", 1.0, "estimate", 9, "output", 1.0)]
+    assert "exact and estimate · n = 9 ·" in page(profile("a", Part("weighing", rows, (quantity,))))
+    assert "of the weights alone" in page(profile("a", Part("weighing", rows[:1], (quantity,))))
+
+
 def test_the_title_is_the_models_or_what_is_asked_for():
     assert "<title>smooth and torn · lisse report</title>" in page([smooth(), torn()])
     assert "<title>Mine · lisse report</title>" in page([smooth()], title="Mine")
@@ -330,7 +355,7 @@ def test_a_profile_without_rows_still_gives_a_page():
 
 
 def test_a_page_that_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr("lisse.reporting.page.document.MOST_BYTES", 1000)
+    monkeypatch.setattr(sys.modules[page.__module__], "MOST_BYTES", 1000)
     with pytest.raises(ValueError, match="report: profiles must fit on a page"):
         page(smooth())
 
@@ -383,6 +408,14 @@ def test_a_model_has_its_place_among_networks_measured_on_the_same_data():
     text = page(profile("mine", part, data="cifar10", score={"error": 0.09, "n": 100}))
     assert "mine: R_f 0.2, error 0.09" in text
     assert "ResNet-56: R_f 0.104, error 0.0661" in text
+    # the line through the networks measured before, its correlation and n; the paper's beside it
+    r, error = zip(*((each["R"], each["error"]) for each in measured_networks()["groups"][0]["networks"]), strict=True)
+    slope, _ = np.polyfit(np.log(r), np.log(error), 1)
+    correlation = np.corrcoef(np.log(r), np.log(error))[0, 1]
+    assert f"error ∝ R_f^{number(slope, 2)} [" in text
+    assert f"through the dots, r = {correlation:.2f}, n = {len(r)}" in text
+    assert 'class="fit"' in text
+    assert 'class="fit paper"' in text
     assert "published weights" in text
     for other in (
         profile("mine", part, data="points", score={"error": 0.09, "n": 100}),
@@ -392,8 +425,6 @@ def test_a_model_has_its_place_among_networks_measured_on_the_same_data():
 
 
 def test_the_networks_measured_before_say_where_they_come_from():
-    from lisse.reporting.page.pictures import measured_networks
-
     known = measured_networks()
     assert "Measured with lisse" in known["source"]
     for group in known["groups"]:

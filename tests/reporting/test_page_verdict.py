@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -83,6 +84,15 @@ def test_mixed_measures_name_both():
     assert overall.text == "a is smoother than b by TopoLip; b is smoother than a by R_f."
 
 
+def test_the_reason_is_the_right_one():
+    a, b = (profile(name, topology((1.0, 2.0, 1.0), cloud=cloud)) for name, cloud in (("a", 50), ("b", 60)))
+    (overall,) = sentences(a, b, topic="overall")
+    assert overall.text == "Nothing here tells a and b apart: they were not measured alike in TopoLip."
+    a, b = (profile(name, topology((1.0, 2.0, 1.0)), stability((1.0, 1.0, 1.0, 0.5), half=None)) for name in "ab")
+    (overall,) = sentences(a, b, topic="overall")
+    assert overall.text.endswith("the intervals overlap in TopoLip and there are no intervals to go by for R_f.")
+
+
 def test_clouds_of_different_size_are_not_compared():
     a, b = profile("a", topology((1.0, 2.0, 1.0), cloud=50)), profile("b", topology((1.0, 9.0, 1.0), cloud=60))
     assert "smooth" not in words(a, b)
@@ -126,7 +136,28 @@ def test_training_is_judged_against_random_weights():
         "measurably change R_f (from 0.605 to 0.6 [0.59, 0.61])."
     )
     assert len(training.rows) == 4
-    assert not sentences(own, before, topic="overall")  # a reference is no second model
+    # a reference is no second model
+    assert [one.models for one in sentences(own, before, topic="overall")] == [(0,)]
+    assert not sentences(own, before, topic="comparison")
+
+
+def test_random_weights_are_not_called_training():
+    bare = dataclasses.replace(torn(), provenance={**torn().provenance, "weights": "random"})
+    before = profile("start", topology((0.5, 1.0, 0.7)), fingerprint="other",
+                     reference={"kind": "initialisation", "model": "weights of torn"})  # fmt: skip
+    assert not sentences(bare, before, topic="training")
+    assert "torn has random weights" in words(bare, before)
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "said"),
+    [(0.2, 0.1, "less strongly than"), (3.0, 0.1, "more strongly than"), (1.05, 0.1, "about as strongly as")],
+)
+def test_a_model_alone_is_judged_by_its_own_numbers(value, half, said):
+    (overall,) = sentences(profile("one", stability((1.0, 1.0, 1.0, value), half=half)), topic="overall")
+    assert overall.text.startswith(f"one answers smooth deformations of its input {said} noise of the same size (R_f ")
+    assert len(overall.rows) == 1
+    assert "two models" not in words(profile("one", stability((1.0, 1.0, 1.0, value), half=half)))
 
 
 def test_three_models_are_compared_in_pairs():

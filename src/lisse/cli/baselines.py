@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-_CALIBRATION = 500
+CALIBRATION = 300
 
 
 def score(model: Any, data: Any, n: int | None, batch: int, device: Any) -> dict[str, Any] | None:
@@ -61,6 +61,17 @@ def with_film(profile: Any, model: Any, data: Any, seed: int) -> Any:
     return dataclasses.replace(profile, parts=(*profile.parts[:place], part, *profile.parts[place + 1 :]))
 
 
+def with_left_out(profile: Any, size: str) -> Any:
+    """The profile with a word about what its instruments can do and did not at this size."""
+    from lisse.cli.sizes import LEFT_OUT
+
+    for place, part in enumerate(profile.parts):
+        note = LEFT_OUT.get(size, {}).get(part.instrument)
+        if note is not None and part.rows:
+            profile = _noted(profile, place, note)
+    return profile
+
+
 def _noted(profile: Any, place: int, note: str) -> Any:
     import dataclasses
 
@@ -106,7 +117,7 @@ def calibrated(model: Any, data: Any, batch: int, device: Any) -> Any:
         module.momentum = None  # the mean over all batches
         module.train()
     with torch.no_grad():
-        for some in data.batches(batch, stop=min(len(data), _CALIBRATION), device=device):
+        for some in data.batches(batch, stop=min(len(data), CALIBRATION), device=device):
             if len(some.targets if some.targets is not None else some.inputs) > 1:
                 feed(model, prepared(model, some.inputs))
     for module, momentum in zip(norms, momenta, strict=True):

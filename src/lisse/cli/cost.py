@@ -35,8 +35,23 @@ def estimate(instrument: Any, per_sample: float, layers: int, n: int) -> float:
     if name == "sensitivity":
         return samples * per_sample + min(instrument.points, n) * layers * instrument.max_iter * 2.5 * per_sample
     if name == "robustness":
-        return 80 * samples * per_sample
+        return samples * per_sample * _ways(instrument)
+    if name == "isometry":
+        steps = 2 * min(instrument.points, n) * layers * instrument.max_iter  # at the data and beside them
+        clouds = max(1, min(instrument.clouds, n // samples))
+        return clouds * samples * per_sample + 2.5 * steps * per_sample
     return 10 * samples * per_sample
+
+
+def _ways(instrument: Any) -> float:
+    """Forward passes over the samples: a gradient counts as two more, and a corruption takes its own time."""
+    from lisse.maths.corruption import CORRUPTIONS, EXTRA, MAIN
+
+    groups = {"main": len(MAIN), "extra": len(EXTRA), "all": len(CORRUPTIONS), "none": 0}
+    kinds = sum(groups.get(name, 1) for name in instrument.corruptions)
+    passes = {"noise": 1, "fgsm": 3, "pgd": 3 * instrument.steps, "search": instrument.queries, "autoattack": 500}
+    attacks = sum(passes.get(name, 1) for name in instrument.attacks) * len(instrument.eps)
+    return 1 + 1.5 * kinds * len(instrument.severities) + attacks + len(instrument.sigma) + len(instrument.delta)
 
 
 def told(seconds: float) -> str:

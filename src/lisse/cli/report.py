@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -119,9 +120,11 @@ class _Job:
     spec: str
     model: Any
     data: Any
+    instruments: list[Any]
     fits: list[Any]
     starts: int
     seconds: float
+    untrained: bool
 
 
 class _Work:
@@ -141,8 +144,9 @@ class _Work:
     def add(self, spec: str) -> None:
         """Load a model, try it on three samples, and see what fits and what it will take."""
         import lisse
+        from lisse.cli.baselines import CALIBRATION
         from lisse.cli.cost import estimate, seconds_per_sample
-        from lisse.cli.sizes import AT_START, START_SEEDS
+        from lisse.cli.sizes import AT_START, SCORED, START_SEEDS, for_few
         from lisse.models import tokenizer_for
         from lisse.run import Run
 
@@ -172,18 +176,25 @@ class _Work:
             per_sample = seconds_per_sample(run.model, data, run.batch, run.device)
         except Exception:  # it ran on three samples; what goes wrong with more is shown when it is measured
             per_sample = 0.01
-        fits = [each for each in self.instruments if each.fits(run) is None]
+        chosen_for = self.instruments if self.size == "full" else for_few(self.instruments, len(data))
+        fits = [each for each in chosen_for if each.fits(run) is None]
         costs = {each.name: estimate(each, per_sample, len(run.taps), len(data)) for each in fits}
-        wanted = values["start"] is not False and str(getattr(model.lisse, "architecture", "")).startswith("zoo:")
+        untrained = spec.startswith("zoo:") and "weights=" not in spec
+        # Beside random weights other random weights say little, unless somebody asks for them.
+        asked = values["start"] or (values["start"] is None and (values["start_seeds"] or not untrained))
+        wanted = asked and str(getattr(model.lisse, "architecture", "")).startswith("zoo:")
         starts = (values["start_seeds"] or START_SEEDS[self.size]) if wanted else 0
         again = sum(cost for name, cost in costs.items() if name in AT_START)
-        self.jobs[spec] = _Job(spec, model, data, fits, starts, sum(costs.values()) + starts * again)
+        again += CALIBRATION * per_sample
+        seconds = sum(costs.values()) + min(SCORED[self.size] or len(data), len(data)) * per_sample + starts * again
+        self.jobs[spec] = _Job(spec, model, data, chosen_for, fits, starts, seconds, untrained)
 
     def announce(self) -> None:
         """What will be measured, and what it will take."""
         from lisse.cli.cost import told
 
-        names = ", ".join(each.name for each in self.instruments if any(each in job.fits for job in self.jobs.values()))
+        fitting = {each.name for job in self.jobs.values() for each in job.fits}
+        names = ", ".join(each.name for each in self.instruments if each.name in fitting)
         networks = sum(1 + job.starts for job in self.jobs.values())
         start = f", {networks - len(self.jobs)} of them with random weights" if networks > len(self.jobs) else ""
         seconds = told(sum(job.seconds for job in self.jobs.values()))
@@ -194,11 +205,15 @@ class _Work:
 
     def measure(self, spec: str, folder: str | None) -> list[Any]:
         """The profile of a model, and those of its architecture with random weights."""
-        from lisse.cli.baselines import at_start, calibrated, score, with_film
+        from lisse.cli.baselines import at_start, calibrated, score, with_film, with_left_out
         from lisse.cli.sizes import AT_START, SCORED
 
         job, values = self.jobs[spec], self.values
-        own = self._profile(job, job.model, self.instruments, _name(job))
+        name = names_of(list(self.jobs.values()))[spec]
+        own = self._profile(job, job.model, job.instruments, name)
+        own = with_left_out(own, self.size)
+        if job.untrained:
+            own = dataclasses.replace(own, provenance={**own.provenance, "weights": "random"})
         device = next((weight.device for weight in job.model.parameters()), None)
         own = self._told(own, "score", lambda: score(job.model, job.data, SCORED[self.size], values["batch"], device))
         own = with_film(own, job.model, job.data, values["seed"])
@@ -211,7 +226,7 @@ class _Work:
             if model is None:
                 break
             model = calibrated(model, job.data, values["batch"], device)
-            made = self._profile(job, model, instruments, f"{_name(job)} with random weights")
+            made = self._profile(job, model, instruments, f"{name} with random weights")
             fingerprint = own.provenance.get("model", {}).get("fingerprint")
             reference = {"kind": "initialisation", "model": fingerprint, "seed": 1000 + seed}
             made = dataclasses.replace(made, provenance={**made.provenance, "reference": reference})
@@ -287,9 +302,18 @@ class _Work:
         self.bar(Event("report", say=text, level=level))
 
 
-def _name(job: _Job) -> str:
-    card = getattr(job.model, "lisse", None)
-    return getattr(card, "name", None) or type(job.model).__name__
+def names_of(jobs: Sequence[_Job]) -> dict[str, str]:
+    """By spec, what a model is called; where two have one name, with the words in which their specs differ."""
+    plain = {
+        job.spec: getattr(getattr(job.model, "lisse", None), "name", "") or type(job.model).__name__ for job in jobs
+    }
+    found = {}
+    for spec, name in plain.items():
+        same = [other for other, its in plain.items() if its == name]
+        common = set.intersection(*(set(re.split(r"[/?&]", other)) for other in same))
+        own = [word for word in re.split(r"[/?&]", spec) if word and word not in common]
+        found[spec] = f"{name} ({', '.join(own)})" if len(same) > 1 and own else name
+    return found
 
 
 def _kinds(ctx: click.Context, names: str | None) -> list[type]:

@@ -12,15 +12,16 @@ Size = Literal["quick", "usual", "full"]
 # defaults are the papers' sizes. Also a quick report has intervals: without them it could not compare.
 SIZES: dict[str, dict[str, dict[str, Any]]] = {
     "quick": {
-        "sensitivity": {"samples": 60, "clouds": 3, "points": 8, "max_iter": 6},
+        "sensitivity": {"samples": 60, "clouds": 3, "points": 8, "max_iter": 3},
         "topology": {"samples": 100, "clouds": 3},
         "stability": {"samples": 150},
         "contraction": {"samples": 32, "points": 2, "max_iter": 8, "shown": 0},
         "propagation": {"samples": 40, "kernels": 8, "lemma": 2},
-        "isometry": {"samples": 60, "clouds": 3, "points": 4, "whole": 32, "max_iter": 8, "holes": False},
+        # Jacobians of every layer at two places cost ten times the distances; Sensitivity has those at the data.
+        "isometry": {"samples": 60, "clouds": 3, "points": 0, "holes": False},
         "robustness": {
-            "samples": 100,
-            "corruptions": ("gaussian_noise", "defocus_blur", "fog", "contrast", "jpeg_compression"),
+            "samples": 64,
+            "corruptions": ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"),
             "severities": (1, 3, 5),
             "attacks": ("noise", "fgsm"),
             "eps": (1 / 255, 2 / 255, 4 / 255),
@@ -38,7 +39,16 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "full": {},
 }
-SCORED = {"quick": 500, "usual": 2000, "full": None}  # samples on which accuracy is counted
+SCORED = {"quick": 300, "usual": 2000, "full": None}  # samples on which accuracy is counted
+#: What a size leaves out, for the page to say.
+LEFT_OUT = {
+    "quick": {
+        "isometry": "Left out by --quick: gradients and Jacobians at the data and beside them, and the classes' holes.",
+        "robustness": "Left out by --quick: all but four corruptions, two of their severities, and the pgd attack.",
+    },
+    "usual": {"robustness": "Left out at the usual size: severities 2 and 4. --full has them."},
+}
+LEAST_CLOUD = 30
 START_SEEDS = {"quick": 1, "usual": 2, "full": 3}
 #: What is also measured with random weights: the others say little about such a network, or take too long for that.
 AT_START = ("topology", "stability")
@@ -54,3 +64,16 @@ def instruments(kinds: Sequence[type], size: Size) -> list[Any]:
             chosen = {"quick": True} if size == "quick" else {}
         made.append(kind(**{name: value for name, value in chosen.items() if name in known}))
     return made
+
+
+def for_few(instruments: Sequence[Any], n: int) -> list[Any]:
+    """Smaller clouds where ``n`` samples do not fill several of the size: one cloud has no interval.
+
+    Clouds of fewer than ``LEAST_CLOUD`` samples say too little, so then it stays one cloud.
+    """
+    return [
+        dataclasses.replace(each, samples=n // each.clouds)
+        if getattr(each, "clouds", 1) > 1 and n // each.clouds < each.samples and n // each.clouds >= LEAST_CLOUD
+        else each
+        for each in instruments
+    ]

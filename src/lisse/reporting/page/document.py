@@ -188,7 +188,8 @@ def _shapes(entries: Entries, shapes: list[dict[str, Any]]) -> dict[str, Any] | 
     cut = any(
         len(bars) < layer["total"][dim] for e in shapes for layer in e["layers"] for dim, bars in layer["bars"].items()
     )
-    return {"steps": max(1, steps), "views": views, "dims": dims, "cut": cut}
+    without = [model.name for model in entries.models if model.place not in {each["model"] for each in shapes}]
+    return {"steps": max(1, steps), "views": views, "dims": dims, "cut": cut, "without": without}
 
 
 def _home(entries: Entries, prefix: str) -> str:

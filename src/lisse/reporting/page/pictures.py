@@ -7,14 +7,16 @@ import functools
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
+import torch
 from markupsafe import Markup, escape
 
-from lisse.profile import Part
+from lisse.maths.power_law import PowerLaw, power_law
+from lisse.profile import Part, Row
 from lisse.reporting.page.axis import Axis, axis_of, number
 from lisse.reporting.page.entries import Entries, Model
 from lisse.reporting.page.headline import HEADLINES, headline_entry
@@ -144,12 +146,12 @@ def place_among_networks(entries: Entries) -> tuple[Markup, str] | None:
     ``None`` where no model has both numbers, or none was measured on such data.
     """
     line = next(line for line in HEADLINES if line.quantity == "relative_stability")
-    points: list[tuple[Model, float, float]] = []
+    points: list[tuple[Model, float, float, list[tuple[float, float]]]] = []
     settings = set()
     for model in entries.models:
         entry, error = headline_entry(entries, line, model.place), test_error(model)
         if entry is not None and error is not None and entry.row.value > 0 and error > 0:
-            points.append((model, entry.row.value, error))
+            points.append((model, entry.row.value, error, _reach(entry.row, error, model)))
             settings.add((str(model.data.get("name")), entry.row.at.get("cut"), entry.row.at.get("delta")))
     if not points or len(settings) != 1:
         return None
@@ -161,8 +163,9 @@ def place_among_networks(entries: Entries) -> tuple[Markup, str] | None:
     if group is None:
         return None
     others = [(each["name"], each["R"], each["error"]) for each in group["networks"]]
-    x_axis = axis_of([r for _, r, _ in others] + [r for _, r, _ in points], log=True)
-    y_axis = axis_of([e for _, _, e in others] + [e for _, _, e in points], log=True)
+    ends = [end for *_, reach in points for end in reach]
+    x_axis = axis_of([r for _, r, _ in others] + [r for _, r, *_ in points] + [r for r, _ in ends], log=True)
+    y_axis = axis_of([e for _, _, e in others] + [e for _, _, e, _ in points] + [e for _, e in ends], log=True)
 
     def at(r: float, error: float) -> tuple[float, float]:
         return (
@@ -179,6 +182,22 @@ def place_among_networks(entries: Entries) -> tuple[Markup, str] | None:
         parts.append(text((at(value, y_axis.low)[0], HEIGHT - BOTTOM + 17), words, class_="tick", anchor="middle"))
     parts.append(text((4, 15), "test error · log axis", class_="label"))
     parts.append(text(((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6), "R_f · log axis", class_="label", anchor="middle"))
+    law = _law(others)
+    laws: list[tuple[Callable[[float], Any], str, str]] = []
+    says = "Bars are intervals."
+    if data == "cifar10":  # the paper's line is of CIFAR-10
+        laws.append((lambda r: 0.2 * math.sqrt(r), "fit paper", "··· 0.2 √R_f"))
+        says += " Dotted: the paper's line, error ≈ 0.2 √R_f."
+    if law is not None:
+        laws.append((law, "fit", f"— through the dots, r = {float(law.correlation.value):.2f}, n = {law.n}"))
+    key: list[str] = []
+    for error_at, kind, words in laws:
+        some = [at(r, e) for r in _between(x_axis) if _holds(y_axis, e := float(error_at(r)))]
+        if len(some) > 1:
+            tip = element("title", escape(words))
+            parts.append(element("path", tip, d=path_of(some), class_=kind))
+            key.append(words)
+    parts.append(text((WIDTH - RIGHT, 15), "   ".join(key), class_="label", anchor="end"))
     taken: list[tuple[float, float]] = []  # where labels are: near ones move down
     for name, r, error in sorted(others, key=lambda each: -each[2]):
         x, y = at(r, error)
@@ -189,12 +208,15 @@ def place_among_networks(entries: Entries) -> tuple[Markup, str] | None:
             below += 2
         taken.append((x, below))
         parts.append(text((x - 6 if flip else x + 6, below), name, class_="tick", anchor="end" if flip else "start"))
-    for model, r, error in points:
+    for model, r, error, reach in points:
         words = f"{model.name}: R_f {number(r)}, error {number(error)}"
+        bars = [one for low, high in zip(reach[::2], reach[1::2], strict=True) for one in (at(*low), at(*high), None)]
+        if bars:
+            parts.append(element("path", d=path_of(bars), class_=f"bar-line m{model.place}"))
         parts.append(element("path", element("title", escape(words)), d=mark_path("exact", at(r, error), 5.0),
                              class_=f"here m{model.place}"))  # fmt: skip
     title = (
-        f"Test error against R_f of {', '.join(model.name for model, _, _ in points)} and {len(others)} other networks"
+        f"Test error against R_f of {', '.join(model.name for model, *_ in points)} and {len(others)} other networks"
     )
     svg = element(
         "svg",
@@ -204,7 +226,42 @@ def place_among_networks(entries: Entries) -> tuple[Markup, str] | None:
         role="img",
         aria_label=title,
     )
-    return svg, f"{group['says']} {known['source']}"
+    if law is not None:
+        b, r = law.slope, law.correlation
+        says += (
+            f" The full line is fitted to the grey dots alone: error ∝ R_f^{number(float(b.value), 2)} "
+            f"[{number(float(b.low), 2)}, {number(float(b.high), 2)}], correlation of the logarithms "
+            f"{number(float(r.value), 2)} [{number(float(r.low), 2)}, {number(float(r.high), 2)}], n = {law.n}."
+        )
+    return svg, f"{group['says']} {known['source']} {says}"
+
+
+def _law(networks: Sequence[tuple[str, float, float]]) -> PowerLaw | None:
+    """The line through networks between the logarithms; ``None`` of fewer than three."""
+    if len(networks) < 3 or len({r for _, r, _ in networks}) < 2:
+        return None
+    return power_law(torch.tensor([r for _, r, _ in networks]), torch.tensor([e for *_, e in networks]))
+
+
+def _reach(row: Row, error: float, model: Model) -> list[tuple[float, float]]:
+    """The ends of the intervals of R_f and of the error, as pairs of points, where there are such."""
+    found = []
+    if row.low is not None and row.high is not None and 0 < row.low <= row.high < math.inf:
+        found += [(row.low, error), (row.high, error)]
+    said = model.profile.provenance.get("score", {})
+    low, high = said.get("low"), said.get("high")
+    if isinstance(low, float) and isinstance(high, float) and 0 < low <= high < 1:
+        found += [(row.value, low), (row.value, high)]
+    return found
+
+
+def _between(axis: Axis, steps: int = 60) -> list[float]:
+    """Values along a logarithmic axis."""
+    return [axis.low * (axis.high / axis.low) ** (place / steps) for place in range(steps + 1)]
+
+
+def _holds(axis: Axis, value: float) -> bool:
+    return axis.low <= value <= axis.high
 
 
 def test_error(model: Model) -> float | None:

@@ -16,6 +16,7 @@ from lisse.reporting.page.svg import Point, element, mark_path, path_of, text
 WIDTH, HEIGHT = 480.0, 290.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 30.0, 42.0
 MARK, SMALL = 3.6, 2.0
+MOST_BEYOND = 3  # arrows of one reference line; the others are counted below the figure
 CROWDED = 40  # rows of a line above which its marks are smaller
 
 
@@ -28,6 +29,7 @@ class Line:
     entries: tuple[Entry, ...]
     initial: bool = False
     joined: bool = True
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def over(lines: Sequence[Line], quantity: Quantity, across: Across, *, names: Se
         below.append(element("path", d=path_of([(LEFT, y), (WIDTH - RIGHT, y)]), class_="one"))
     rows: list[int] = []
     drawn = [_line(line, point, names, rows) for line in lines]
+    drawn += [_beyond(line, across, vertical, log) for line in lines if line.initial]
     total = sum(len(line.entries) for line in lines)
     return Plot(_svg([*below, *drawn, _label(quantity)], title, HEIGHT), tuple(rows), total - len(rows))
 
@@ -169,12 +172,32 @@ def _line(
     if line.joined and len(middle) > 1:
         dash = "1.5 3" if line.initial else "3 3" if line.kind == "heuristic" else DASHES[line.model % len(DASHES)]
         parts.append(element("path", d=path_of(middle), class_=_class("line", line), stroke_dasharray=dash or None))
+    last = next((at for at in reversed(middle) if at is not None), None)
+    if line.label and last is not None:
+        anchor = ("end", -2.0, -8.0) if last[0] + 8 + 6.4 * len(line.label) > WIDTH else ("start", 8.0, 4.0)
+        parts.append(text((last[0] + anchor[1], last[1] + anchor[2]), line.label, class_=_class("label", line),
+                          anchor=anchor[0]))  # fmt: skip
     size = SMALL if line.initial else MARK if len(line.entries) <= CROWDED else MARK * 0.7
     for entry, at in zip(line.entries, middle, strict=True):
         if at is not None:
             parts.append(_mark(entry, line, at, size, names))
             rows.append(entry.index)
     return Markup("").join(parts)
+
+
+def _beyond(line: Line, across: Across, axis: Axis, log: bool) -> Markup:
+    """Arrows with the values of references that lie outside: the axis is the models' own."""
+    parts = []
+    for entry in line.entries:
+        value = entry.row.value
+        if not drawable(value, log) or _inside(value, axis):
+            continue
+        x = LEFT + 6 + across.axis.place(across.place(entry)) * (WIDTH - LEFT - RIGHT - 12)
+        up = value > axis.high
+        words, y = f"{'↑' if up else '↓'} {number(value)}", TOP + 2 if up else HEIGHT - BOTTOM - 4
+        anchor = "end" if x > WIDTH - 70 else "start"
+        parts.append(text((x, y), words, class_=_class("beyond", line), anchor=anchor))
+    return Markup("").join(parts[:MOST_BEYOND])
 
 
 def _mark(entry: Entry, line: Line, at: Point, size: float, names: Sequence[str]) -> Markup:

@@ -20,6 +20,13 @@ MOST_CHOICES = 40
 MOST_LEADS = 4  # figures of an instrument that are open; the others are behind a fold
 # What is chosen first of a coordinate, where the order of the rows is not the order of interest.
 FIRST = {"attack": ("pgd", "fgsm"), "corruption": ("all", "gaussian_noise"), "over": ("mean",)}
+# What stands beside a measured stretch, and the words at its line.
+BOUNDS = {
+    "stretch": "measured",
+    "log_bound": "proved, of the weights",
+    "log_hull_bound": "proved, of these tokens",
+    "log_printed_bound": "as printed",
+}
 # What a page leads with, where an instrument says much; others lead with their first quantities.
 LEADS = {
     "topology": ("change_rate", "cumulative_change_rate"),
@@ -288,17 +295,19 @@ def _against_bounds(entries: Entries, instrument: str, along: Sequence[Entry]) -
         for entry in whole
         if (row := entry.row).quantity == "stretch" and row.kind == "lower" and row.value > 0
     ]
-    bounds = [entry for entry in whole if entry.row.quantity in ("log_bound", "log_hull_bound", "log_printed_bound")]
+    bounds = [entry for entry in whole if entry.row.quantity in BOUNDS and entry.row.quantity != "stretch"]
     if not measured or not bounds:
         return None
     names = [model.name for model in entries.models]
     groups: dict[tuple[int, str], list[Entry]] = {}
     for entry in (*bounds, *measured):
         groups.setdefault((entry.model, entry.row.quantity), []).append(entry)
+    named = min(model for model, _ in groups)  # one model's lines carry the words for all
     lines = [
-        Line(model, some[0].row.kind, tuple(sorted(some, key=lambda entry: entry.row.depth or 0.0)))
-        for (model, _), some in groups.items()
-    ]
+        Line(model, some[0].row.kind, tuple(sorted(some, key=lambda entry: entry.row.depth or 0.0)),
+             label=BOUNDS[name] if model == named else "")
+        for (model, name), some in groups.items()
+    ]  # fmt: skip
     own = entries.quantities(instrument)
     quantity = Quantity(
         "against-bounds",

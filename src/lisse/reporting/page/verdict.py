@@ -17,6 +17,13 @@ from lisse.reporting.page.axis import number
 from lisse.reporting.page.entries import Entries, Entry, Model
 from lisse.reporting.page.headline import HEADLINES, Headline, headline_entry, page_headlines
 
+# Why a number does not tell two models apart.
+WHY = {
+    "overlap": "the intervals overlap in",
+    "no interval": "there are no intervals to go by for",
+    "not alike": "they were not measured alike in",
+    "no value": "one of them has no value of",
+}
 Topic = Literal["overall", "comparison", "tear", "training", "sure", "caveat"]
 
 
@@ -54,6 +61,8 @@ def verdict(entries: Entries) -> list[Sentence]:
         compared += some
         found += said
     for model in entries.models:
+        if len(entries.models) == 1:
+            found += _alone(entries, model)
         found += _tear(entries, model)
         found += _training(entries, model)
     return [*found, *_sure(entries, compared)]
@@ -119,9 +128,9 @@ def _overall(a: Model, b: Model, compared: Sequence[Comparison], rows: tuple[int
             won.setdefault((one.better, one.line.word), []).append(one.line.label)
     open_ = [one.line.label for one in compared if one.better is None]
     if not won:
-        intervals = any(one.reason == "overlap" for one in compared)
-        why = "the intervals overlap in" if intervals else "there are no intervals to go by for"
-        text = f"Nothing here tells {a.name} and {b.name} apart: {why} {_listed(open_)}."
+        why = [f"{words} {_listed(labels)}" for reason, words in WHY.items()
+               if (labels := [one.line.label for one in compared if one.reason == reason])]  # fmt: skip
+        text = f"Nothing here tells {a.name} and {b.name} apart: {_listed(why)}."
         return Sentence(text, rows, "overall", (a.place, b.place))
     smooth = {better: labels for (better, word), labels in won.items() if word == "smoother"}
     rest: dict[int, list[str]] = {}
@@ -166,6 +175,27 @@ def _unlike(a: Entry, b: Entry) -> str:
 
 
 # -- one model --------------------------------------------------------------------------------------------------------
+
+
+def _alone(entries: Entries, model: Model) -> list[Sentence]:
+    """What a reader wants to know first of a model that stands alone: R_f against 1, and its accuracy."""
+    by_quantity = {line.quantity: headline_entry(entries, line, model.place) for line in page_headlines(entries)}
+    some = [by_quantity.get(name) for name in ("relative_stability", "clean_accuracy")]
+    ratio, accuracy = (entry if entry is not None and math.isfinite(entry.row.value) else None for entry in some)
+    parts = []
+    if ratio is not None:
+        low, high = ratio.row.low, ratio.row.high
+        if low is None or high is None:
+            how = f"{shown(ratio)} times as strongly as"
+        else:
+            how = "less strongly than" if high < 1 else "more strongly than" if low > 1 else "about as strongly as"
+        parts.append(f"answers smooth deformations of its input {how} noise of the same size (R_f {shown(ratio)})")
+    if accuracy is not None:
+        parts.append(f"has an accuracy of {shown(accuracy)} on these samples")
+    if not parts:
+        return []
+    rows = tuple(entry.index for entry in (ratio, accuracy) if entry is not None)
+    return [Sentence(f"{model.name} {' and '.join(parts)}.", rows, "overall", (model.place,))]
 
 
 def _tear(entries: Entries, model: Model) -> list[Sentence]:
@@ -225,6 +255,9 @@ def _with_rivals(text: str, top: Entry, rivals: Sequence[Entry], model: Model) -
 
 def _training(entries: Entries, model: Model) -> list[Sentence]:
     """What training did to the headline numbers, where the same architecture was measured at initialisation."""
+    if model.profile.provenance.get("weights") == "random":
+        text = f"{model.name} has random weights, because its spec names no others: this is no trained network."
+        return [Sentence(text, (), "caveat", (model.place,))]
     said: dict[str, list[str]] = {"lowered": [], "raised": [], "left": [], "open": []}
     rows: list[int] = []
     seeds = 0
@@ -243,7 +276,7 @@ def _training(entries: Entries, model: Model) -> list[Sentence]:
         seeds = max(seeds, len(before))
         rows += [now.index, *(entry.index for entry in before)]
         values = sorted(entry.row.value for entry in before)
-        span = number(values[0]) if len(values) == 1 else f"{number(values[0])} to {number(values[-1])}"
+        span = number(values[0]) if len(values) == 1 else f"{number(values[0])} … {number(values[-1])}"
         said[_moved(now, before)].append(f"{line.label} (from {span} to {shown(now)})")
     if not rows:
         return []
@@ -290,6 +323,8 @@ def _sure(entries: Entries, compared: Sequence[Comparison]) -> list[Sentence]:
         text = (
             f"How sure: intervals rest on {n} samples, and two models are called different only where the intervals "
             "do not overlap, which is stricter than a test at the same level."
+            if compared
+            else f"How sure: intervals rest on {n} samples of the data."
         )
         if without:
             text += f" {_listed(sorted({_label(entry) for entry in without}))} came without an interval."

@@ -56,9 +56,12 @@ def facts_of(entries: Entries, instrument: str, some: Sequence[Entry]) -> tuple[
     """Estimator, n, seed and interval, in short."""
     own = [entry for entry in some if not entry.initial]
     kinds = dict.fromkeys(entry.row.kind for entry in own)
-    sizes = sorted({entry.row.n for entry in own})
+    sizes = sorted({entry.row.n for entry in own if entry.row.n})  # a number of the weights alone has n = 0
     facts = [" and ".join(kinds)]
-    facts.append(f"n = {sizes[0]:,}" if len(sizes) == 1 else f"n = {sizes[0]:,} … {sizes[-1]:,}")
+    if not sizes:
+        facts.append("no samples: of the weights alone")
+    else:
+        facts.append(f"n = {sizes[0]:,}" if len(sizes) == 1 else f"n = {sizes[0]:,} … {sizes[-1]:,}")
     seeds = list(dict.fromkeys(str(model.profile.provenance.get("seed", "?")) for model in entries.models))
     facts.append(f"seed {', '.join(seeds)}")
     levels = {part.options.get("level") for _, part in entries.parts(instrument)} - {None}
