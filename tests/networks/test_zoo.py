@@ -15,7 +15,8 @@ from lisse.networks.zoo.options import extra
 from lisse.networks.zoo.resnet import PaddedShortcut
 
 TEXT = ("bert", "t5")
-IMAGE = tuple(name for name in zoo.NETWORKS if name not in TEXT)
+PAINT = ("mae_small", "mae_base")  # images to images
+IMAGE = tuple(name for name in zoo.NETWORKS if name not in TEXT + PAINT)
 
 # Name and options, parameters, where the number comes from. Adding a row is adding the test.
 COUNTS = [
@@ -75,6 +76,17 @@ COUNTS = [
     ("vit_large", {}, 24 * (12 * 1024**2 + 13 * 1024) + (65 + 49 + 1 + 2 + 10) * 1024 + 10, "ditto"),
     ("vit_base", {"size": 224, "patch": 16, "classes": 1000}, 86_567_656, "timm and torchvision, ViT-B/16"),
     ("vit_large", {"size": 224, "patch": 16, "classes": 1000}, 304_326_632, "timm and torchvision, ViT-L/16"),
+    (
+        "mae_small",
+        {},
+        6 * (12 * 192**2 + 13 * 192)
+        + (49 + 1 + 2) * 192
+        + 4 * (12 * 128**2 + 13 * 128)
+        + (193 + 1 + 2) * 128
+        + 129 * 48,
+        "by hand: patches, class token, norm; embedding, mask token, norm; pixels",
+    ),
+    ("mae_base", {}, 111_907_840 - 197 * (768 + 512), "facebookresearch/mae, less its fixed positions"),
     ("bert", {"layers": 12, "width": 768, "heads": 12}, 109_514_298, "BertForMaskedLM, bert-base-uncased"),
     (
         "bert",
@@ -113,6 +125,12 @@ def test_every_network_has_a_row_in_the_table():
 def test_every_image_network_runs_in_the_papers_sizes(name, channels, size):
     network = meta(name, in_channels=channels, size=size, classes=7).eval()
     assert network(torch.empty(2, channels, size, size, device="meta")).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", PAINT)
+def test_masked_autoencoders_give_the_pixels_of_every_patch(name):
+    network = meta(name, in_channels=3, size=32, patch=8).eval()
+    assert network(torch.empty(2, 3, 32, 32, device="meta"))["logits"].shape == (2, 16, 8 * 8 * 3)
 
 
 @pytest.mark.parametrize("name", ["resnet20", "vgg11", "alexnet", "lenet", "efficientnet_b0", "convolution_small"])

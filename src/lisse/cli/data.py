@@ -40,9 +40,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
             click.echo(f"    {name:<{max(map(len, names))}}  {file.bytes:>13,} bytes  {verdicts[file.official]}")
             click.echo(f"        sha256 {file.sha256}")
     click.echo()
-    click.echo(
-        "Also: FILE.npz, FILE.txt, PAIRS.jsonl, PAIRS.tsv, PAIRS.csv, a folder of images, package.module:factory."
-    )
+    click.echo("Also: FILE.npz, FILE.txt, PAIRS.jsonl (tsv, csv), a folder of images, package.module:factory.")
     click.echo("Searched:")
     for place in places():
         click.echo(f"    {place.folder} ({place.label})")
