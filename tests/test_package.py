@@ -93,7 +93,8 @@ print(len(done), *refused)
     done, *refused = python("-c", code, executable=bare, cwd=tmp_path).split()
     assert int(done) > 40
     kernel = "lisse.maths.diffeomorphism.tile_kernel"  # needs Triton, which only a CUDA build of torch brings
-    assert all(name.startswith(("lisse.reporting", "lisse.experiments", kernel)) for name in refused), refused
+    loops = "lisse.maths.transport.compiled_batch"  # needs numba, from lisse[fast]
+    assert all(name.startswith(("lisse.reporting", "lisse.experiments", kernel, loops)) for name in refused), refused
     assert "Usage" in python("-m", "lisse", "--help", executable=bare, cwd=tmp_path)
 
 

@@ -11,8 +11,12 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import numpy as np
+
+try:
+    import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
+except ImportError as error:
+    raise ImportError(f'compiled_batch: the loops need numba ({error}). pip install "lisse[fast]"') from error
 
 from lisse.maths.transport.compiled import _euclidean, _manhattan
 
