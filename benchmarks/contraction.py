@@ -8,14 +8,12 @@ long: neither changes the time. The floor is the arithmetic of a bare pass.
 
 from __future__ import annotations
 
-import collections
 import os
 import sys
-import time
 from typing import Any
 
 import torch
-from timing import Timing, arguments, clock, publish, race, table
+from timing import Timing, arguments, clock, publish, race, spent_in, table
 
 from lisse.data import Dataset
 from lisse.instruments import Contraction, contraction, contraction_local, contraction_pairs
@@ -47,7 +45,6 @@ def bare(run: Run) -> None:
 
 def where_time_goes(run: Run, options: Contraction) -> str:
     """Seconds of one measurement, by part."""
-    spent: collections.Counter[str] = collections.Counter()
     places: list[tuple[Any, str]] = [
         (contraction_pairs, "wasserstein_batch"),
         (contraction_pairs, "tokens_of"),
@@ -59,31 +56,9 @@ def where_time_goes(run: Run, options: Contraction) -> str:
         (contraction_local, "head_terms"),
         (contraction_local, "_sum"),
     ]
-    plain = [(owner, name, getattr(owner, name)) for owner, name in places]
-
-    def timed(name: str, function: Any) -> Any:
-        def call(*args: Any, **keywords: Any) -> Any:
-            begun = time.perf_counter()
-            try:
-                return function(*args, **keywords)
-            finally:
-                spent[name] += time.perf_counter() - begun
-
-        return call
-
-    for owner, name, function in plain:
-        setattr(owner, name, timed(name, function))
-    blocks = contraction_local.Points.block
-    contraction_local.Points.block = timed("Points.block", blocks)  # type: ignore[method-assign]
-    try:
-        begun = time.perf_counter()
-        options.part(run)
-        spent["all of it"] = time.perf_counter() - begun
-    finally:
-        contraction_local.Points.block = blocks  # type: ignore[method-assign]
-        for owner, name, function in plain:
-            setattr(owner, name, function)
-    return "\n".join(f"- {name}: {clock(seconds)}" for name, seconds in spent.most_common())
+    places.append((contraction_local.Points, "block"))
+    whole, spent = spent_in(places, lambda: options.part(run))
+    return "\n".join(f"- {name}: {clock(seconds)}" for name, seconds in {"all of it": whole, **spent}.items())
 
 
 def main() -> None:

@@ -8,14 +8,12 @@ Weights are those of the seed, images are random: neither changes the time.
 
 from __future__ import annotations
 
-import collections
 import os
 import sys
-import time
 from typing import Any
 
 import torch
-from timing import arguments, clock, publish, race, table
+from timing import arguments, clock, publish, race, spent_in, table
 
 import lisse
 from lisse.instruments import Propagation, propagation, propagation_reading
@@ -46,32 +44,11 @@ def bare(model: torch.nn.Module, images: torch.Tensor, batch: int) -> list[torch
 
 def where_time_goes(run: Run, options: Propagation) -> str:
     """Seconds of one measurement, by part."""
-    spent: collections.Counter[str] = collections.Counter()
     names = ("steps", "heads_of", "kernel", "added_rank", "distances", "row_sum_error", "_factor", "_flat")
     places: list[tuple[Any, str]] = [(propagation_reading, name) for name in names]
     places += [(propagation, "stages_of"), (propagation, "bootstrap"), (propagation_reading.Rings, "of")]
-    plain = [(owner, name, getattr(owner, name)) for owner, name in places]
-
-    def timed(name: str, function: Any) -> Any:
-        def call(*args: Any, **keywords: Any) -> Any:
-            begun = time.perf_counter()
-            try:
-                return function(*args, **keywords)
-            finally:
-                spent[name] += time.perf_counter() - begun
-
-        return call
-
-    for owner, name, function in plain:
-        setattr(owner, name, timed(name, function))
-    try:
-        begun = time.perf_counter()
-        options.part(run)
-        whole = time.perf_counter() - begun
-    finally:
-        for owner, name, function in plain:
-            setattr(owner, name, function)
-    parts = ", ".join(f"{name} {clock(seconds)}" for name, seconds in spent.most_common())
+    whole, spent = spent_in(places, lambda: options.part(run))
+    parts = ", ".join(f"{name} {clock(seconds)}" for name, seconds in spent.items())
     return f"One measurement of {clock(whole)}: {parts}; nearly all of the rest is the forward."
 
 

@@ -7,14 +7,12 @@ resamples for its intervals. Networks have the weights of the seed, images are r
 
 from __future__ import annotations
 
-import collections
 import os
 import sys
-import time
 from typing import Any
 
 import torch
-from timing import Timing, arguments, clock, publish, race, table
+from timing import Timing, arguments, clock, publish, race, spent_in, table
 
 import lisse
 from lisse.instruments import Stability, stability, stability_rows, stability_views
@@ -44,7 +42,6 @@ def bare(model: torch.nn.Module, inputs: list[torch.Tensor]) -> None:
 
 def where_time_goes(run: Run, options: Stability) -> str:
     """Seconds of one measurement, by part."""
-    spent: collections.Counter[str] = collections.Counter()
     places: list[tuple[Any, str]] = [
         (stability, "squared_distances"),
         (stability_views, "deform"),
@@ -53,28 +50,8 @@ def where_time_goes(run: Run, options: Stability) -> str:
         (stability, "_activations"),
         (stability_rows, "resampled_centre"),
     ]
-    plain = [(owner, name, getattr(owner, name)) for owner, name in places]
-
-    def timed(name: str, function: Any) -> Any:
-        def call(*args: Any, **keywords: Any) -> Any:
-            begun = time.perf_counter()
-            try:
-                return function(*args, **keywords)
-            finally:
-                spent[name] += time.perf_counter() - begun
-
-        return call
-
-    for owner, name, function in plain:
-        setattr(owner, name, timed(name, function))
-    try:
-        begun = time.perf_counter()
-        options.part(run)
-        whole = time.perf_counter() - begun
-    finally:
-        for owner, name, function in plain:
-            setattr(owner, name, function)
-    parts = ", ".join(f"{name} {clock(seconds)}" for name, seconds in spent.most_common())
+    whole, spent = spent_in(places, lambda: options.part(run))
+    parts = ", ".join(f"{name} {clock(seconds)}" for name, seconds in spent.items())
     return f"One measurement of {clock(whole)}: {parts}; nearly all of the rest are forwards."
 
 

@@ -7,6 +7,7 @@ is compared: noise only ever adds time.
 from __future__ import annotations
 
 import argparse
+import collections
 import datetime
 import os
 import platform
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -124,3 +126,30 @@ def publish(name: str, title: str, body: str, *, write: bool, packages: Sequence
         path = RESULTS / f"{name}.md"
         path.write_text(text, encoding="utf-8")
         sys.stdout.write(f"\nwritten to {path.relative_to(RESULTS.parent.parent)}\n")
+
+
+def spent_in(places: Sequence[tuple[Any, str]], work: Callable[[], object]) -> tuple[float, dict[str, float]]:
+    """Seconds of one ``work()`` and inside each function ``(owner, name)``, most first; nested calls count in both."""
+    spent: dict[str, float] = collections.defaultdict(float)
+    plain = [(owner, name, getattr(owner, name)) for owner, name in places]
+
+    def timed(name: str, function: Any) -> Any:
+        def call(*args: Any, **keywords: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return function(*args, **keywords)
+            finally:
+                spent[name] += time.perf_counter() - begun
+
+        return call
+
+    for owner, name, function in plain:
+        setattr(owner, name, timed(name, function))
+    try:
+        begun = time.perf_counter()
+        work()
+        whole = time.perf_counter() - begun
+        return whole, dict(sorted(spent.items(), key=lambda item: -item[1]))
+    finally:
+        for owner, name, function in plain:
+            setattr(owner, name, function)

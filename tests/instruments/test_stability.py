@@ -12,8 +12,7 @@ from torch import nn
 import lisse
 from lisse.data import Dataset
 from lisse.instruments import Stability
-from lisse.instruments.stability import partners
-from lisse.instruments.stability_views import Setting, Views, bijective
+from lisse.instruments.stability_views import Setting, Views, bijective, partners
 from lisse.maths.diffeomorphism import Diffeomorphism, blurred, deform
 from lisse.maths.relative_stability import coordinate_ratio_interval
 from lisse.models.declaration import SLACK, Normalised

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lisse.data import Batch
 from lisse.instruments.stability_rows import Found, setting_rows, stability_rows
-from lisse.instruments.stability_views import Drawn, Setting, Views
+from lisse.instruments.stability_views import Drawn, Setting, Views, partners
 from lisse.maths.diffeomorphism import INTERPOLATIONS, Diffeomorphism
 from lisse.maths.diffeomorphism.modes import GridRule, ModeRule, check_rules
 from lisse.maths.diffeomorphism.warp import Interpolation
@@ -381,13 +381,6 @@ def _keep_memory() -> None:
 def _clean(views: Views, batch: Batch) -> Tensor:
     assert isinstance(batch.inputs, Tensor)  # fits() has looked
     return views.clean(batch.inputs)
-
-
-def partners(chosen: Tensor, start: int, count: int) -> Tensor:
-    """Which of the ``chosen`` samples is opposite each of ``start … start + count - 1``: never the sample itself."""
-    samples = torch.arange(start, start + count)
-    rows = samples % len(chosen)
-    return torch.where(chosen[rows] == samples, (rows + 1) % len(chosen), rows)
 
 
 def _activations(run: Run, views: Views, taps: Sequence[Tap], chosen: Tensor) -> dict[str, Tensor]:

@@ -169,3 +169,10 @@ def bijective(field: Field) -> Tensor:
         if len(open_):
             found[start + open_] = some[open_].bijective(points=max(33, 10 * side + 1))
     return found
+
+
+def partners(chosen: Tensor, start: int, count: int) -> Tensor:
+    """Which of the ``chosen`` samples is opposite each of ``start … start + count - 1``: never the sample itself."""
+    samples = torch.arange(start, start + count)
+    rows = samples % len(chosen)
+    return torch.where(chosen[rows] == samples, (rows + 1) % len(chosen), rows)
