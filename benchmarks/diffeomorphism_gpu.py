@@ -2,7 +2,7 @@
 
 The floor is a device-to-device copy of the images. ``deform`` gets fields that lie on the device as coefficients;
 "with sampling" also draws them there. The plain contender writes the displacement fields to memory and calls
-grid_sample. ``--tiles`` also times every other shape of a program's tile: the fastest should be fused.TILE.
+grid_sample.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ def main() -> int:
     parser = arguments(__doc__, rounds=20)
     parser.add_argument("--images", type=int, default=4096)
     parser.add_argument("--side", type=int, default=224)
-    parser.add_argument("--tiles", action="store_true", help="also the kernel alone with every other tile")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.stderr.write("needs a CUDA device\n")
@@ -58,14 +57,6 @@ def main() -> int:
             ),
             "fields in memory, then grid_sample": lambda f=field: plain(images, f),
         }
-        if options.tiles:
-            few = fused.bilinear(images[:64], field[:64])
-            for tile in (fused.TILE, *fused.OTHER_TILES):
-                off = float((fused.bilinear(images[:64], field[:64], tile=tile) - few).abs().max())
-                assert off < 1e-4, f"{tile} computes something else: {off}"
-                contenders[f"{tile.rows} × {tile.columns} pixels, {tile.warps} warps"] = lambda f=field, t=tile: (
-                    fused.bilinear(images, f, tile=t)
-                )
         timings = race(contenders, rounds=options.rounds, warmup=3, after=torch.cuda.synchronize)
         ratio = timings[1].best / timings[0].best
         size = 2 * images.numel() * 4

@@ -5,6 +5,7 @@ Each check is a function of a tree (path under src/lisse to source), so that it 
 
 import ast
 import fnmatch
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -38,9 +39,14 @@ def tree() -> Tree:
     return {path.relative_to(package).as_posix(): path.read_text("utf-8") for path in package.rglob("*.py")}
 
 
+@functools.cache  # every check walks the whole package
+def parsed(path: str, source: str) -> ast.Module:
+    return ast.parse(source, path)
+
+
 def nodes(tree: Tree) -> Iterator[tuple[str, ast.AST]]:
     for path, source in sorted(tree.items()):
-        for node in ast.walk(ast.parse(source, path)):
+        for node in ast.walk(parsed(path, source)):
             yield path, node
 
 

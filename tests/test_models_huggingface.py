@@ -421,14 +421,17 @@ def test_only_what_a_model_needs_is_fetched(bert, monkeypatch):
         {"text_config": {"num_hidden_layers": 20_000}},
     ],
 )  # fmt: skip
-def test_absurd_configs_are_refused_before_anything_is_built(bert, copy, change):
+def test_absurd_configs_are_refused_before_anything_is_built(bert, copy, change, monkeypatch):
     folder = copy(bert)
     config = json.loads((folder / "config.json").read_text()) | change
     (folder / "config.json").write_text(json.dumps(config))
-    start = time.perf_counter()
+
+    def built(module, *_, **__):
+        raise AssertionError(f"{type(module).__name__} was built")
+
+    monkeypatch.setattr(torch.nn.Module, "__init__", built)
     with pytest.raises(ValueError, match=r"config.json with sane sizes \(at most 1000 layers\), got "):
         load_model(f"hf:{folder}")
-    assert time.perf_counter() - start < 2
 
 
 def test_weights_of_another_kind_are_refused_and_nan_is_told(bert, copy):

@@ -121,6 +121,41 @@ def test_bad_specs_are_explained(spec, error, match):
         load_model(spec)
 
 
+@pytest.mark.parametrize(
+    ("spec", "advice"),
+    [
+        ("{}/tiny", "Did you mean hf:{}/tiny?"),
+        ("{}/tiny/", "Did you mean hf:{}/tiny/?"),
+        ("{}/tiny/config.json", "Did you mean hf:{}/tiny?"),
+        ("{}/tiny?head=BertModel", "Did you mean hf:{}/tiny?head=BertModel?"),
+        ("{}/50%25 tiny", "Did you mean hf:{}/50%25 tiny?"),
+        ("{}/empty", "It is a folder, and without a config.json not one of Hugging Face's; name a file in it."),
+        ("{}/nowhere", "Did you mean hf:{}/nowhere?"),
+        ("someone/bert", "Did you mean hf:someone/bert?"),
+        ("bert", "Did you mean zoo:bert?"),
+        ("", "See docs/models.md."),
+    ],
+)
+def test_a_spec_without_a_hub_is_told_the_one_it_lacks(spec, advice, tmp_path):
+    for folder in ("tiny", "50% tiny"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"^load_model: spec must be zoo:NAME") as caught:
+        load_model(spec.format(tmp_path))
+    assert str(caught.value).endswith(f". {advice.format(tmp_path)}")
+    if advice.startswith("Did you mean"):  # and what is advised can be read
+        parse(advice.format(tmp_path).removeprefix("Did you mean ")[:-1])
+
+
+def test_a_folder_in_the_current_one_is_told_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "resnet20").mkdir()
+    (tmp_path / "resnet20" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"got 'resnet20'\. Did you mean hf:resnet20\?$"):
+        load_model("resnet20")
+
+
 @pytest.mark.parametrize(("device", "match"), [("nowhere", "device must be one that torch knows, got 'nowhere'")])
 def test_bad_devices_are_explained(device, match):
     with pytest.raises(ValueError, match=match):

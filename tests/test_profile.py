@@ -128,6 +128,42 @@ def test_table_has_one_line_per_layer_in_order_of_depth() -> None:
     assert Profile(()).table().shape == (0, 0)
 
 
+def test_table_of_numbers_without_layers_has_words_down_and_numbers_across() -> None:
+    rows = (
+        Row("clean", 0.9, "exact", 1),
+        Row("accuracy", 0.7, "exact", 1, at={"corruption": "fog", "severity": 1}),
+        Row("accuracy", 0.6, "exact", 1, at={"corruption": "fog", "severity": 2}),
+        Row("accuracy", 0.5, "exact", 1, at={"corruption": "snow", "severity": 2}),
+        Row("drop", 0.2, "exact", 1, at={"corruption": "snow"}),
+    )
+    table = wide(*rows).table()
+    assert table.index.name == "where"
+    assert list(table.index) == ["", "corruption=fog", "corruption=snow"]
+    assert list(table.columns) == ["clean", "accuracy severity=1", "accuracy severity=2", "drop"]
+    assert list(table["accuracy severity=2"])[1:] == [0.6, 0.5]
+    assert table["accuracy severity=1"]["corruption=fog"] == 0.7
+    assert (table["clean"][""], table["drop"]["corruption=snow"]) == (0.9, 0.2)
+    assert int(table.notna().to_numpy().sum()) == len(rows)
+    # One number at a layer, and it is a table of layers; the part that has none still has a table of its own.
+    both = Profile((*profile(Row("norm", 0.5, "exact", 1, layer="a")).parts, *wide(*rows).parts))
+    assert list(both.table().index) == ["a"]
+    assert both["any"].table().equals(table)
+
+
+def test_table_of_numbers_without_layers_and_words_has_numbers_down() -> None:
+    rows = [Row(name, value, "exact", 1, at={"p": p}) for name, p, value in (("a", 1, 3.0), ("a", 2, 4.0), ("b", 2, 5))]
+    table = wide(*rows).table()
+    assert list(table.index) == ["p=1", "p=2"]
+    assert list(table["a"]) == [3.0, 4.0]
+    assert math.isnan(table["b"]["p=1"])
+    assert table["b"]["p=2"] == 5
+
+
+def wide(*rows: Row) -> Profile:
+    names = dict.fromkeys(row.quantity for row in rows)
+    return Profile((Part("any", rows, tuple(Quantity(name, name, "A number.") for name in names)),))
+
+
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=6), st.randoms())
 def test_the_order_of_rows_does_not_matter_to_the_table(values: list[float], random: Any) -> None:
     rows = [

@@ -79,6 +79,13 @@ def test_links_to_elsewhere_are_left_alone():
     assert hooks.on_post_page(text, page=page("a.md")) == text
 
 
+def test_every_extra_that_all_installs_is_pinned():
+    pins = minimum.pins((ROOT / "pyproject.toml").read_text("utf-8"), (ROOT / "constraints.txt").read_text("utf-8"))
+    names = {pin.partition("==")[0] for pin in pins}
+    assert {"transformers", "numba", "umap-learn", "tensorboard", "pyautoattack", "pytest"} <= names
+    assert not {"timm", "torchvision", "giotto-ph"} & names
+
+
 def test_pins_are_lower_bounds_but_for_torch():
     pyproject = """
 [project]
@@ -87,6 +94,8 @@ dependencies = ["torch>=2.11", "numpy>=2.0"]
 hf = ["a>=1.2.3"]
 datasets = []
 report = ["b-c>=4"]
+fast = ["e>=6"]
+all = ["lisse[hf,datasets,report,fast]"]
 dev = ["d>=5"]
 timm = ["left-out>=1"]
 """
@@ -95,6 +104,7 @@ timm = ["left-out>=1"]
         "numpy==2.0",
         "a==1.2.3",
         "b-c==4",
+        "e==6",
         "d==5",
     ]
     with pytest.raises(ValueError, match="must read name>=version, got 'numpy'"):

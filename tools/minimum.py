@@ -8,18 +8,17 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("hf", "datasets", "report", "dev")  # what `lisse[all,dev]` installs
+SELF = re.compile(r"lisse\[(?P<extras>[a-z,]+)\]")  # an extra that is made of others
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)>=(?P<version>[0-9.]+)")
 
 
 def pins(pyproject: str, constraints: str) -> list[str]:
     """One ``name==version`` for each requirement of ``lisse[all,dev]``."""
     project = tomllib.loads(pyproject)["project"]
-    requirements = list(project["dependencies"])
-    for extra in EXTRAS:
-        requirements += project["optional-dependencies"][extra]
+    requirements = [*project["dependencies"], *_extra(project, "all"), *_extra(project, "dev")]
     torch = next(line for line in constraints.splitlines() if line.startswith("torch=="))
     found = []
     for requirement in requirements:
@@ -27,6 +26,17 @@ def pins(pyproject: str, constraints: str) -> list[str]:
         if match is None:
             raise ValueError(f"pins: a requirement must read name>=version, got {requirement!r}.")
         found.append(torch if match["name"] == "torch" else f"{match['name']}=={match['version']}")
+    return found
+
+
+def _extra(project: dict[str, Any], name: str) -> list[str]:
+    """The requirements of an extra, and of those that it names."""
+    found = []
+    for requirement in project["optional-dependencies"][name]:
+        match = SELF.fullmatch(requirement)
+        found += [requirement] if match is None else [
+            one for extra in match["extras"].split(",") for one in _extra(project, extra)
+        ]  # fmt: skip
     return found
 
 

@@ -79,7 +79,7 @@ class Row:
 
     def where(self) -> str:
         """The other coordinates in one short string, e.g. ``p=2 dim=1``; empty when there are none."""
-        return " ".join(f"{key}={_short(value)}" for key, value in self.at.items())
+        return _where(self.at)
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,10 @@ class Part:
                 raise ValueError(
                     f"Part: every row's quantity must be described, got {row.quantity!r}; described: {sorted(known)}."
                 )
+
+    def table(self) -> pd.DataFrame:
+        """What :meth:`Profile.table` shows of this instrument alone."""
+        return Profile((self,)).table()
 
 
 @dataclass(frozen=True)
@@ -176,10 +180,18 @@ class Profile:
         return pd.DataFrame.from_records(records, columns=columns + others)
 
     def table(self) -> pd.DataFrame:
-        """One line per layer, one column per quantity (and coordinate): the values alone, in order of depth."""
+        """One line per layer, one column per quantity (and coordinate): the values alone, in order of depth.
+
+        Where no number belongs to a layer (accuracies under corruptions, say), coordinates that are words name the
+        lines (``corruption=fog``) and those that are numbers stay with the quantity (``corruption_accuracy
+        severity=1``); without words the numbers name the lines. The index is then called ``where``. Beside layers,
+        numbers of the whole network are left to :meth:`frame`, and to ``profile["robustness"].table()``.
+        """
         import pandas as pd
 
         layers = [layer for layer in dict.fromkeys(row.layer for row in self.rows) if layer is not None]
+        if not layers:
+            return self._table_without_layers()
         depth = {row.layer: row.depth for row in self.rows if row.depth is not None}
         order = {layer: place for place, layer in enumerate(layers)}
         layers.sort(key=lambda layer: (depth.get(layer, math.inf), order[layer]))
@@ -189,6 +201,21 @@ class Profile:
                 columns.setdefault(" ".join(filter(None, (row.quantity, row.where()))), {})[row.layer] = row.value
         table = pd.DataFrame({name: [column.get(layer) for layer in layers] for name, column in columns.items()})
         table.index = pd.Index(layers, name="layer")
+        return table
+
+    def _table_without_layers(self) -> pd.DataFrame:
+        import pandas as pd
+
+        words = any(isinstance(value, str) for row in self.rows for value in row.at.values())
+        columns: dict[str, dict[str, float]] = {}
+        for row in self.rows:
+            down = {key: value for key, value in row.at.items() if isinstance(value, str) or not words}
+            across = {key: value for key, value in row.at.items() if key not in down}
+            name = " ".join(filter(None, (row.quantity, _where(across))))
+            columns.setdefault(name, {})[_where(down)] = row.value
+        lines = list(dict.fromkeys(line for column in columns.values() for line in column))
+        table = pd.DataFrame({name: [column.get(line) for line in lines] for name, column in columns.items()})
+        table.index = pd.Index(lines, name="where" if lines else "layer")
         return table
 
     def compare(self, other: Profile) -> pd.DataFrame:
@@ -271,6 +298,10 @@ def _apart(a: Row, b: Row) -> bool | None:
     if a.kind == b.kind == "exact":
         return a.value != b.value
     return None
+
+
+def _where(at: Mapping[str, Value]) -> str:
+    return " ".join(f"{key}={_short(value)}" for key, value in at.items())
 
 
 def _short(value: Value) -> str:

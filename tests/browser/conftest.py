@@ -46,6 +46,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Opened]]:
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light",
             java_script_enabled=script, accept_downloads=True, has_touch=size == "phone",
         )  # fmt: skip
+        context.set_default_timeout(120_000)  # ms: a picture of a long page takes a busy machine more than 30 s
         contexts.append(context)
         page = context.new_page()
         found = Opened(page)

@@ -110,16 +110,40 @@ def test_hovering_shows_the_layer_and_the_value(small, opened, size):
     settled(shown)
 
 
+def frames(page) -> None:
+    """Two frames: what was scrolled has been announced."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def test_arrow_keys_walk_along_the_marks(small, opened):
-    page = opened(small).page
+    page = opened(small, "phone").page
     svg = page.locator("#stability-relative-stability svg")
     svg.focus()
-    seen = []
-    for _ in range(3):
+    tip = page.locator("#tip")
+    for layer in ("input", "first", "second"):
         page.keyboard.press("ArrowRight")
-        seen.append(page.locator("#tip b").first.text_content())
-    assert seen == ["input", "first", "second"]
+        assert tip.locator("b").first.text_content() == layer
+        # As a focus that scrolls, or a person's other hand: the walk keeps its place, and the words stay at their mark.
+        away = tip.bounding_box()["y"] - svg.locator(".mark.at").bounding_box()["y"]
+        before = page.evaluate("scrollY")
+        page.evaluate("scrollBy({top: -20, behavior: 'instant'})")
+        frames(page)
+        assert page.evaluate("scrollY") == before - 20
+        assert tip.is_visible()
+        assert tip.bounding_box()["y"] - svg.locator(".mark.at").bounding_box()["y"] == pytest.approx(away, abs=1)
     page.keyboard.press("Escape")
+    assert tip.is_hidden()
+
+
+def test_scrolling_takes_the_words_from_the_pointer(small, opened):
+    page = opened(small, "phone").page
+    mark = page.locator("#stability-relative-stability .panel.on .mark").first
+    mark.scroll_into_view_if_needed()
+    frames(page)
+    mark.dispatch_event("pointermove", {"bubbles": True})
+    assert page.locator("#tip").is_visible()
+    page.evaluate("scrollBy({top: -20, behavior: 'instant'})")
+    frames(page)
     assert page.locator("#tip").is_hidden()
 
 
@@ -141,6 +165,23 @@ def test_a_model_can_be_hidden_and_shown(small, opened, size):
     button.click()
     assert marks.first.is_visible()
     assert page.locator("#topology-change-rate tbody tr").count() == 6
+    settled(shown)
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_several_networks_are_one_line_in_a_band(tmp_path, opened, screenshots, size):
+    seeds = [profile("seed", topology((1.0, 2.0 + seed, 3.0)), fingerprint=f"seed {seed}") for seed in range(3)]
+    shown = opened(lisse.report([lisse.reporting.joined(seeds, "wide"), torn()], tmp_path / "r.html"), size)
+    page = shown.page
+    figure = page.locator("#topology-change-rate")
+    assert figure.locator(".line.m0").count() == 1
+    # The outlines reach from 0.9 at the first layer to 4.1 at the second, and from 0.4 to 4.1.
+    heights = [figure.locator(f".band.m{model}").bounding_box()["height"] for model in (0, 1)]
+    assert heights[0] == pytest.approx((4.1 - 0.9) / (4.1 - 0.4) * heights[1], rel=0.02)
+    figure.locator(".mark.m0").nth(1).dispatch_event("pointermove", {"bubbles": True})
+    assert "3 [1.9, 4.1]" in page.locator("#tip").text_content()
+    assert "wide (3 networks)" in page.locator("#tip").text_content()
+    page.screenshot(path=screenshots / f"band-{size}.png", full_page=True)
     settled(shown)
 
 

@@ -30,6 +30,14 @@ def test_one_command_paints_an_image_file(lisse, image, tmp_path):
     assert half.stdout != found.stdout
 
 
+def test_the_picture_has_the_networks_name_and_not_its_files(lisse, image, tmp_path):
+    save_checkpoint(load_model(SPEC), tmp_path / "model.safetensors")
+    out = tmp_path / "film.svg"
+    found = lisse("figure", "filmstrip", str(tmp_path / "model.safetensors"), "--image", image, "-o", str(out))
+    assert found.exit_code == 0
+    assert "What the decoder paints: mae_small" in out.read_text(encoding="utf-8")
+
+
 def test_a_checkpoint_on_normalised_pixels_is_recognised_and_said(lisse, image, tmp_path):
     save_checkpoint(load_model(SPEC + "&norm_pix=true"), tmp_path / "m.safetensors")
     found = lisse(

@@ -27,18 +27,17 @@ MODEL = "tiny_models:sound"
 
 def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     script = (
-        "import sys, time; begun = time.perf_counter(); sys.argv = ['lisse', '--help']\n"
+        "import sys; sys.argv = ['lisse', '--help']\n"
         "from lisse.cli import main\n"
         "try: main()\n"
         "except SystemExit as stop: code = stop.code\n"
         "heavy = [n for n in ('torch', 'numpy', 'pandas', 'matplotlib', 'rich', 'scipy') if n in sys.modules]\n"
-        "print(); print(code, round(time.perf_counter() - begun, 3), *heavy)"
+        "print(); print(code, *heavy)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    code, seconds, *heavy = done.stdout.splitlines()[-1].split()
+    code, *heavy = done.stdout.splitlines()[-1].split()
     assert code == "0"
     assert heavy == []
-    assert float(seconds) < 1.0
     for name, about in COMMANDS.items():
         assert re.search(rf"^  {name} +{about.split()[0]}", done.stdout, re.MULTILINE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +37,9 @@ def data_of(path: str | Path) -> dict[str, Any]:
     return json.loads(found[1])
 
 
-def test_models_become_a_page(lisse: Run, folder: Path) -> None:
+def test_models_become_a_page(lisse: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 1e-4)  # what a forward pass takes, on any machine
+    monkeypatch.setattr("lisse.cli.cost.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     result = lisse(
         "report", MODEL, "tiny_models:sound?how=other", *QUICK, "--out", "a b/r.html", "--title", "Two & three"
     )
@@ -55,6 +59,68 @@ def test_what_does_not_fit_is_said_on_the_page(lisse: Run) -> None:
     result = lisse("report", MODEL, "--data", "points.npz", "--quick", "--instruments", "sensitivity,stability")
     assert result.exit_code == 0, result.stderr
     assert "Not measured: it deforms images" in Path("report.html").read_text("utf-8")
+
+
+def test_seeds_are_joined_into_one_band(lisse: Run, folder: Path) -> None:
+    seeds = [f"zoo:fc2?features=3&classes=2&seed={seed}" for seed in (1, 2)]
+    result = lisse("report", *seeds, MODEL, *QUICK, "--join", "fc2=zoo:fc2*", "--no-start")
+    assert result.exit_code == 0, result.stderr
+    data = data_of("report.html")
+    assert data["models"] == ["fc2 (2 networks)", MODEL]
+    assert data["provenance"][0]["model"]["spec"] == ", ".join(seeds)
+    assert "fc2 (2 networks): numbers are means over the networks" in result.stdout
+
+
+def test_random_weights_lie_beside_a_band(lisse: Run, folder: Path) -> None:
+    seeds = [f"zoo:fc2?features=3&classes=2&seed={seed}" for seed in (1, 2)]
+    result = lisse("report", *seeds, *QUICK, "--join", "fc2=*", "--start-seeds", "2")
+    assert result.exit_code == 0, result.stderr
+    data = data_of("report.html")
+    assert data["models"] == ["fc2 (2 networks)"]
+    largest = [row for row in data["rows"] if row[3] == "topolip_change_rate" and row[-1]["dim"] == "all"]
+    by_coordinates = [sum(row[1] and row[-1] == one for row in largest) for one in (row[-1] for row in largest)]
+    assert set(by_coordinates) == {2}  # each of the two random networks once, though both models brought them
+
+
+def test_saved_profiles_are_joined_and_what_does_not_fit_stays_apart(lisse: Run, folder: Path) -> None:
+    def saved(name: str, layers: list[str], value: float) -> str:
+        rows = [Row("norm", value + place, "exact", 5, layer, place / 2) for place, layer in enumerate(layers)]
+        said = {"name": name, "fingerprint": name}
+        Profile(
+            (Part("any", rows, (Quantity("norm", "norm", "A norm."),)),),
+            {"model": said, "data": {"name": "x"}, "layers": [{"name": layer, "shape": [1]} for layer in layers]},
+        ).save(f"{name}.profile")
+        return f"{name}.profile"
+
+    files = [saved("a0", ["in", "out"], 1.0), saved("a1", ["in", "out"], 3.0), saved("b", ["in", "mid", "out"], 1.0)]
+    assert lisse("report", *files, "--join", "a=a?.profile").exit_code == 0
+    data = data_of("report.html")
+    assert data["models"] == ["a (2 networks)", "b"]
+    assert [row[6:9] for row in data["rows"] if row[0] == 0] == [[2.0, 1.0, 3.0], [3.0, 2.0, 4.0]]
+    result = lisse("report", *files, "--join", "all=*")
+    assert result.exit_code == 0, result.stderr
+    assert "warning: all is not joined: joined: profiles must have the same layers, got others in a0 and b" in (
+        result.stderr
+    )
+    assert data_of("report.html")["models"] == ["a0", "a1", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["zoo:*"], "--join takes NAME=GLOB, got 'zoo:*'"),
+        (["=zoo:*"], "--join takes NAME=GLOB, got '=zoo:*'"),
+        (["a=nothing*"], "--join a=nothing* needs two MODELs or more that match 'nothing*', got none"),
+        (["a=*seed=1"], "needs two MODELs or more that match '*seed=1', got zoo:fc2?seed=1"),
+        (["a=*", "b=*"], "zoo:fc2?seed=1 is in two groups of --join, a and b"),
+        (["a=*", "a=*"], "--join has two groups called 'a'"),
+    ],
+)
+def test_bad_joins_are_said_before_any_work(lisse: Run, given: list[str], said: str) -> None:
+    options = [word for one in given for word in ("--join", one)]
+    result = lisse("report", "zoo:fc2?seed=1", "zoo:fc2?seed=2", "--data", "nowhere", *options)
+    assert result.exit_code == 2
+    assert said in result.stderr
 
 
 def test_networks_of_the_zoo_get_random_weights_beside_them(lisse: Run) -> None:
@@ -214,7 +280,8 @@ def test_a_damaged_piece_is_made_again_and_said(lisse: Run, folder: Path) -> Non
 def test_control_c_keeps_what_is_finished(folder: Path) -> None:
     (folder / "importable" / "slow_models.py").write_text(
         "import time, torch\nfrom torch import nn\nfrom tiny_models import Failing\n\n\nclass Slow(Failing):\n"
-        "    def forward(self, x):\n        if len(x) == 30:\n            time.sleep(60)\n"
+        "    def forward(self, x):\n        if len(x) == 30:\n            open('asleep', 'w').close()\n"
+        "            time.sleep(600)\n"
         "        return super().forward(x)\n\n\n"
         "def made():\n    torch.manual_seed(0)\n    return Slow('not')\n"
     )
@@ -224,11 +291,11 @@ def test_control_c_keeps_what_is_finished(folder: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     deadline = time.monotonic() + 120
-    while not list((folder / "cache").glob("profiles/*.profile")):  # the first model is done, the second one sleeps
+    while not (folder / "asleep").exists():  # the first model is done, the second one sleeps
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    time.sleep(1.0)
+    assert list((folder / "cache").glob("profiles/*.profile"))
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 130

@@ -57,6 +57,13 @@ def test_options_reach_the_experiment(study):
     assert (task.scale, str(task.out), task.seed, task.device) == ("paper", "here", 7, "meta")
 
 
+def test_a_scale_that_an_experiment_does_not_have(study):
+    refused = call("fake", "--quiet", "--scale", "small")
+    assert refused.exit_code == 2
+    assert "fake has no --scale small: choose one of smoke, paper" in refused.output
+    assert not Path("lisse-fake-small").exists()
+
+
 def test_a_model_reaches_an_experiment_that_takes_one(study):
     refused = call("fake", "--quiet", "--model", "hf:mine")
     assert refused.exit_code == 2

@@ -11,7 +11,7 @@ import pytest
 
 from lisse.cli import table
 from lisse.cli.table import print_profile, print_table, printable, shown
-from lisse.profile import Part, Profile, Quantity, Row
+from lisse.profile import Part, Profile, Quantity, Row, Value
 
 Q = Quantity("q", "label", "What it says.")
 
@@ -120,6 +120,16 @@ def test_one_set_of_many_columns_shows_the_first_and_names_the_others(capsys: py
     assert lines[0].split() == ["layer", *(f"q{k}" for k in range(8))]
     assert lines[2] == "In the profile, not shown: q8, q9, q10, q11. `--json` prints all."
     assert lines[4:] == [f"q{k}: What it says." for k in range(8)]
+
+
+def test_quantities_that_are_nowhere_shown_are_named_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    places: list[tuple[str, dict[str, Value]]] = [(f"q{k}", {"of": "a"}) for k in range(8)]
+    places += [("q0", {"of": "b"}), ("r", {"of": "b"}), ("r", {}), ("s", {})]
+    rows = tuple(Row(name, 1.0, "exact", 1, layer="x", depth=0.0, at=at) for name, at in places)
+    named = tuple(Quantity(name, "label", "What it says.") for name in dict.fromkeys(name for name, _ in places))
+    print_profile(Profile((Part("i", rows, named),)))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "In the profile, not shown: the same for of=b; and r, s. `--json` prints all."
 
 
 def test_layers_of_which_other_things_are_measured_are_a_table_of_their_own(

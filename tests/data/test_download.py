@@ -6,7 +6,6 @@ import hashlib
 import http.server
 import re
 import threading
-import time
 
 import pytest
 
@@ -22,6 +21,7 @@ class Server:
     def __init__(self):
         self.content, self.moods, self.requests = CONTENT, [], []
         self.released = threading.Event()
+        self.waited_for = False  # a client had more patience with a stall than this server
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -66,7 +66,7 @@ class Server:
             elif mood == "stalls":
                 handler.wfile.write(body[: len(body) // 2])
                 handler.wfile.flush()
-                self.released.wait(20)
+                self.waited_for |= not self.released.wait(60)
             elif mood == "endless":
                 for _ in range(10_000):
                     handler.wfile.write(bytes(1 << 16))
@@ -91,7 +91,8 @@ def remote(server, content=CONTENT, **more):
 
 
 def got(server, folder, **options):
-    return fetch(remote(server), folder, **{"attempts": 4, "timeout": 0.5, "pause": 0.01, **options})
+    """With the patience that a server on a busy machine may need: only one that stalls is to be given up soon."""
+    return fetch(remote(server), folder, **{"attempts": 4, "timeout": 30.0, "pause": 0.01, **options})
 
 
 def visible(folder):
@@ -111,9 +112,8 @@ def test_honest_server_and_progress(server, tmp_path):
 @pytest.mark.parametrize("how", ["breaks off", "breaks off silently", "stalls"])
 def test_resumes_where_it_broke_off(server, tmp_path, how):
     server.moods = [how, how]
-    begun = time.monotonic()
-    assert got(server, tmp_path).read_bytes() == CONTENT
-    assert time.monotonic() - begun < 10
+    assert got(server, tmp_path, timeout=1.0 if how == "stalls" else 30.0).read_bytes() == CONTENT
+    assert not server.waited_for
     starts = [int(re.findall(r"\d+", asked)[0]) if asked else 0 for asked in server.requests]
     assert starts == sorted(starts)
     assert starts[0] == 0 < starts[1] < starts[2]
@@ -153,7 +153,7 @@ def test_a_lie_in_the_second_half(server, tmp_path):
 def test_another_address_is_asked(server, tmp_path):
     server.moods = ["other content"]
     dead = "http://127.0.0.1:9/none"
-    made = fetch(remote(server, urls=(dead, server.url, server.url)), tmp_path, attempts=2, timeout=0.5, pause=0.01)
+    made = fetch(remote(server, urls=(dead, server.url, server.url)), tmp_path, attempts=2, timeout=30.0, pause=0.01)
     assert made.read_bytes() == CONTENT
 
 

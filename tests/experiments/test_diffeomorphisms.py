@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -8,16 +9,19 @@ from torch import nn
 from lisse.data import Dataset, generators
 from lisse.data.augmentation import CropFlip
 from lisse.experiments import Outcome, Task, form, study
-from lisse.experiments.diffeomorphisms import networks, plan, stripe
+from lisse.experiments.diffeomorphisms import networks, plan, run, stripe
 from lisse.experiments.diffeomorphisms.claims import change, claims
 from lisse.experiments.diffeomorphisms.result import D, G, Job, R, Result, Results, level, mean_error, paired_ratio
 from lisse.experiments.diffeomorphisms.tables import error_law, findings
 from lisse.experiments.diffeomorphisms.treatments import PLAIN, RANDOM, WORST, Treatment, WorstDiffeo
 from lisse.experiments.diffeomorphisms.whole import WHOLE, Whole
+from lisse.instruments import Stability
 from lisse.maths.diffeomorphism import Diffeomorphism, deform
+from lisse.networks import zoo
 from lisse.networks.augment import MaxEntropyDiffeo
 from lisse.profile import Part, Profile, Quantity, Row
 from lisse.progress import Event
+from lisse.run import measure
 from lisse.training import Recipe
 
 # --- the stripe model -----------------------------------------------------------------------------------------------
@@ -141,6 +145,90 @@ def test_every_job_is_there_once():
     assert len(all_) == 3 * count
     assert not [job for job in all_ if job.source.name == "fashion-mnist"]
     assert {job.treatment.name for job in all_} == {"plain", "bare", "random", "worst"}
+
+
+def test_photographs_on_a_cpu_weights_of_others_are_measured_once():
+    chosen = plan.settings("small")
+    all_ = plan.jobs(chosen, {"cifar10": 10_000}, 7)
+    assert len({job.name for job in all_}) == len(all_)
+    theirs = [job for job in all_ if job.architecture.weights]
+    assert [(job.architecture.spec, job.p, job.seed) for job in theirs] == [
+        (f"zoo:resnet{depth}?mean=imagenet", 50_000, 7) for depth in (20, 32, 44, 56)
+    ]
+    assert len(all_) - len(theirs) == 3 * (7 + 3 * 2 + 3)  # all, P, treatments
+    assert {job.p for job in all_ if not job.architecture.weights} == {500, 2000, 10_000}
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "parameters", "norm"),
+    [("vgg7", 7, 283_242, False), ("vgg7_bn", 7, 284_106, True), ("resnet8", 8, 75_290, True)],
+)
+def test_the_networks_for_photographs(name, depth, parameters, norm):
+    (one,) = (one for one in networks.for_photographs() if one.name == name)
+    model = one.model(networks.CIFAR_SMALL, 3)
+    assert networks.anatomy(model) == {"depth": depth, "parameters": parameters, "batch_norm": norm}
+    assert model(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+    again, other = (one.model(networks.CIFAR_SMALL, seed) for seed in (3, 4))
+    first = next(model.parameters())
+    assert torch.equal(first, next(again.parameters()))
+    assert not torch.equal(first, next(other.parameters()))
+
+
+def test_a_part_of_a_training_set_is_the_same_for_every_seed():
+    few = dataclasses.replace(networks.DIGITS, most=50)
+    (train, test), (whole, _) = (networks.loaded([source])[0]["digits"] for source in (few, networks.DIGITS))
+    assert (len(train), len(test), len(whole)) == (50, 364, 1433)
+    assert train.fingerprint() == networks.loaded([few])[0]["digits"][0].fingerprint()
+
+
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    """A ResNet-20 whose weights lie among the checkpoints of a folder of data."""
+    (tmp_path / "data" / "checkpoints").mkdir(parents=True)
+    torch.save(
+        {"state_dict": zoo.build("resnet20", seed=5).state_dict()},
+        tmp_path / "data" / "checkpoints" / "one.th",
+    )
+    monkeypatch.setenv("LISSE_DATA", str(tmp_path / "data"))
+    return networks.Architecture(
+        "r", "R", "zoo:resnet20?mean=imagenet", Recipe(), 1, True, networks.Weights("one.th", 50_000)
+    )
+
+
+def test_weights_of_others_are_measured_and_not_trained(theirs, tmp_path):
+    """Their own normalisation holds, and not the data's: the same weights under another mean are another network."""
+    source = networks.Source("noise", "noise", "", "mean=cifar10", (3,))
+    generator = torch.Generator().manual_seed(0)
+    test = Dataset("noise", torch.rand(60, 3, 32, 32, generator=generator), torch.arange(60) % 10)
+    settings = dataclasses.replace(plan.settings("small"), sources=(source,), samples=20, batch=20, deltas=(1.0,))
+    task = Task("small", tmp_path / "out")
+    found = run.result_of(Job(theirs, source, 50_000, 0), "one", task, settings, test, test, Whole(None, [1.0]))
+    model, plain = theirs.published(), zoo.build("resnet20", seed=5).eval()
+    mean, std = (torch.tensor(three)[:, None, None] for three in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    with torch.no_grad():
+        output = plain((test.inputs - mean) / std)
+    assert torch.allclose(model(test.inputs), output, atol=1e-4)
+    assert found.error == pytest.approx(float((output.argmax(1) != test.targets).float().mean()))
+    assert found.n == 60
+    assert set(found.profiles) == {"initial", "trained", "trained/deltas", "trained/means"}
+    assert found.output(R, cut=3) != found.output(R, "initial", cut=3)
+    assert [file.name for file in (tmp_path / "out" / "networks").rglob("*") if file.is_file()] == ["error.json"]
+    direct = measure(model, test, Stability(samples=20), seed=0, batch=20)
+    last = [row for row in direct.rows if row.quantity == R and row.layer is not None][-1]
+    assert found.output(R, cut=3) == pytest.approx(last.value, rel=1e-4)
+    again = run.result_of(Job(theirs, source, 50_000, 0), "one", task, settings, test, test, Whole(None, [1.0]))
+    assert (again.error, again.output(R, cut=3)) == (found.error, found.output(R, cut=3))
+
+
+def test_weights_that_are_not_there_are_said_and_left_out(theirs):
+    lost = dataclasses.replace(theirs, name="l", label="L", weights=networks.Weights("no.th", 50_000))
+    able, notes = networks.at_hand([network("a"), lost, theirs])
+    assert [one.name for one in able] == ["a", "r"]
+    assert notes == ["L is left out: checkpoints/no.th is not among the data."]
+    with pytest.raises(ValueError, match="weights of L must lie in checkpoints, got none"):
+        lost.published()
+    with pytest.raises(ValueError, match="weights of A must lie in checkpoints"):
+        network("a").published()
 
 
 # --- treatments -----------------------------------------------------------------------------------------------------
@@ -306,6 +394,35 @@ def test_a_diverged_network_is_said_and_left_out_of_everything():
     Outcome(tuple(some.values()))  # no key twice
 
 
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_points_that_lie_close_together_do_not_cover_each_other():
+    """Break it: leave every name at the height of its point."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    from lisse.experiments.diffeomorphisms.frame import beside, log_log
+
+    figure = Figure(figsize=(6, 4))
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    ax = figure.add_subplot()
+    points = {"FullConn-L2": (5.0, 0.55), "FullConn-L4": (4.6, 0.556), "FullConn-L6": (4.7, 0.56), "far": (0.1, 0.06)}
+    for point in points.values():
+        ax.plot(*point, "o")
+    log_log(ax, "R", "error")
+    ax.set_xlim(0.05, 50)
+    beside(ax, points)
+    figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text, renderer) for text in ax.texts]  # without the ties
+    assert [text.get_text() for text in ax.texts] == list(points)
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    tied = {text.get_text() for text in ax.texts if text.arrow_patch is not None}
+    assert tied
+    assert tied < set(points) - {"far"}
+
+
 # --- progress and the whole -----------------------------------------------------------------------------------------
 
 
@@ -322,10 +439,16 @@ def test_progress_of_the_whole_never_goes_back_and_ends_at_100():
 
 
 @pytest.mark.slow
-def test_the_smoke_run_finds_what_is_committed(tmp_path):
+def test_the_smoke_run_finds_what_is_committed(tmp_path, monkeypatch):
     chosen_study = study("diffeomorphisms")
     outcome, _ = form.timed(chosen_study, Task("smoke", tmp_path))
     assert form.differences(outcome, form.expected(chosen_study.about.folder)["smoke"]) == []
+    claims = {claim.key: claim for claim in outcome.claims}
+    for key in ("init/order-one", "trained/fc4", "treatment/conv/random/R", "treatment/conv/worst/R", "stripe/slope"):
+        assert claims[key].holds, claims[key].detail
+    for key in ("trained/conv", "layers/conv", "stripe/all"):  # digits of 8 × 8 pixels are no photographs
+        assert not claims[key].holds, claims[key].detail
     assert all(path.stat().st_size > 5_000 for path in outcome.files if path.suffix == ".png")
+    monkeypatch.setattr("lisse.experiments.diffeomorphisms.figures.draw", lambda *_: [])
     again = chosen_study.run(Task("smoke", tmp_path))  # everything is there already
     assert again.findings == outcome.findings

@@ -123,6 +123,20 @@ def test_a_residual_that_falls_like_one_over_n_is_seen_to():
     assert not lemma_outcome(left, sides, 0)[1][0].holds
 
 
+def test_neither_rounding_nor_an_interval_that_reaches_zero_falls_like_one_over_n():
+    sides = (4, 8, 16)
+    left = torch.ones(8, 3, len(CONSTRUCTIONS), dtype=torch.float64)
+    left[:, :, 4] = torch.tensor([1e-5, 1e-9, 1e-13])
+    findings, (claim,) = lemma_outcome(left, sides, 0)
+    assert [finding.key.rpartition("/")[2] for finding in findings] == list(CONSTRUCTIONS[:4])
+    assert not claim.holds
+    for draw in range(8):
+        left[draw, :, 0] = torch.tensor([float(n) ** (-3 if draw % 2 else 1) for n in sides])
+    findings, (claim,) = lemma_outcome(left, sides, 0)
+    assert findings[0].value == pytest.approx(-1)
+    assert not claim.holds
+
+
 def test_residuals_are_drawn_anew_and_ordered():
     left = residuals((4, 6), 2, seed=0)
     assert left.shape == (2, 2, 5)

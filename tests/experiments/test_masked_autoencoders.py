@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ import torch
 from lisse.data import load_data
 from lisse.experiments import Task, form, study
 from lisse.experiments.masked_autoencoders import networks
-from lisse.experiments.masked_autoencoders.pretrain import Work, pretrained
+from lisse.experiments.masked_autoencoders.pretrain import Work, pretrained, side_by_side
 from lisse.experiments.masked_autoencoders.probe import features, linear_probe
 from lisse.experiments.masked_autoencoders.reconstruction import (
+    BestLinear,
     PrincipalComponents,
     errors,
     hidden,
@@ -64,6 +66,23 @@ def test_principal_components_are_the_conditional_mean_of_a_gaussian():
     gain = covariance[:4, 4:] @ torch.linalg.inv(covariance[4:, 4:])
     expected = fitted.mean[:4] + (data[:5, 4:] - fitted.mean[4:]) @ gain.T
     assert torch.allclose(found[:, :4], expected, atol=1e-8)
+
+
+def test_the_best_linear_estimate_is_the_regression_on_the_visible_pixels():
+    mixed = torch.randn(6, 12, generator=generator(1), dtype=torch.float64)
+    data = torch.randn(3000, 6, generator=generator(2), dtype=torch.float64) @ mixed
+    data = data + 0.5 * torch.randn(data.shape, generator=generator(3), dtype=torch.float64) + 2.0
+    patches = data.reshape(-1, 4, 3)
+    hide = torch.tensor([[True, False, True, False], [False, False, True, True], [True, True, False, False]])
+    found = BestLinear(patches).filled(patches[:3], hide, batch=2)
+    for one in range(3):
+        seen = (~hide[one]).repeat_interleave(3)
+        known = torch.cat([data[:, seen], torch.ones(3000, 1, dtype=torch.float64)], 1)
+        expected = known[one] @ torch.linalg.lstsq(known, data[:, ~seen]).solution
+        torch.testing.assert_close(found[one].flatten()[~seen], expected, atol=0.02, rtol=0)  # ε is a thousandth
+    exact = BestLinear(patches)
+    exact.noise = torch.tensor(0.0, dtype=torch.float64)
+    torch.testing.assert_close(exact.filled(patches[2:3], hide[2:])[0].flatten()[~seen], expected, atol=1e-9, rtol=0)
 
 
 def test_an_error_is_over_hidden_pixels_alone():
@@ -125,8 +144,9 @@ def test_features_are_means_over_patches_behind_the_last_norm():
 
 
 def test_the_networks_are_those_of_the_questions():
+    assert [network.name for network in networks.paper()] == list(networks.LABELS)
+    assert [network.name for network in networks.small()] == [n for n in networks.LABELS if n != networks.LONG]
     for made in (networks.paper(), networks.small()):
-        assert [network.name for network in made] == list(networks.LABELS)
         for network in made:
             load_model(network.with_seed(1))
     paper = {network.name: load_model(network.spec) for network in networks.paper()}
@@ -145,7 +165,7 @@ def test_pretraining_leaves_results_and_goes_on(tmp_path):
     data, test = load_data("digits", split="train", limit=128), load_data("digits", split="test", limit=40)
     work = Work(tuple(few), data, test, tmp_path, "cpu", minutes=0.001, precision="bf16-mixed")
     results = pretrained(work)
-    assert set(results["mae"]["errors"]) == {"model", "mean", "nearest", "pca"}
+    assert set(results["mae"]["errors"]) == {"model", "mean", "nearest", "pca", "linear"}
     assert {"mae", "vit", "random", "pixels"} <= results.keys()
     assert results["mae"]["probe"]["n"] == 40
     assert results["mae"]["training"]["floor_images_per_second"] > 0
@@ -161,6 +181,34 @@ def test_pretraining_leaves_results_and_goes_on(tmp_path):
     assert again["vit"]["accuracy"] == kept["vit"]["accuracy"]
     assert (tmp_path / "mae.safetensors").stat().st_mtime_ns == before
     assert pretrained(work) == again
+
+
+PART = """
+import json, pathlib, sys
+name, out = sys.argv[2], pathlib.Path(sys.argv[4])
+if name == "vit" and not (out.parent.parent / "mended").exists():
+    sys.exit(3)
+out.mkdir(parents=True)
+(out / "results.json").write_text(json.dumps({"seed": 0, name: {"was": name, "training": {}}}))
+(out / f"{name}.safetensors").write_text(name)
+"""
+
+
+def test_networks_side_by_side_are_put_together_and_go_on_after_a_failure(tmp_path):
+    few = tuple(network for network in networks.small() if network.name in ("mae", "mae_rbf", "vit"))
+    data, test = load_data("digits", split="train", limit=64), load_data("digits", split="test", limit=20)
+    work, command = Work(few, data, test, tmp_path, "cpu"), [sys.executable, "-c", PART]
+    with pytest.raises(RuntimeError, match="vit must end well, got exit code 3"):
+        side_by_side(work, 1, command)
+    first = json.loads((tmp_path / "results.json").read_text())
+    assert first["alone"]["images_per_second"] > 0
+    assert {"mae", "mae_rbf"} < first.keys()
+    (tmp_path / "mended").touch()
+    side_by_side(work, 3, command)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results == first | {"vit": {"was": "vit", "training": {"side_by_side": True}}}
+    assert (tmp_path / "vit.safetensors").read_text() == "vit"
+    assert not (tmp_path / "parts").exists()
 
 
 @pytest.mark.slow

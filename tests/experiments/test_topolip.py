@@ -428,3 +428,11 @@ def test_the_smoke_run_finds_what_is_committed(tmp_path):
     committed = form.expected(chosen.about.folder)["smoke"]
     assert form.differences(outcome, committed) == []
     assert len([finding for finding in outcome.findings if finding.within is not None]) > 100
+    claims = {claim.key: claim for claim in outcome.claims}
+    for key in ("conv-above-attn/max/W1", "conv-above-attn/max/W2"):
+        assert claims[key].holds, claims[key].detail
+    for key in ("resnet-above-vit/max/W1", "resnet-above-vit/max/W2"):  # small ViTs on digits change shape abruptly
+        assert not claims[key].holds, claims[key].detail
+    clean = {finding.key: finding.value for finding in outcome.findings if finding.key.endswith("/clean")}
+    assert all(clean[f"table2/{name}/clean"] > 90 for name in ("resnet18", "resnet50", "resnet101"))
+    assert all(clean[f"table2/{name}/clean"] > 65 for name in ("vit_small", "vit_base", "vit_large"))

@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -220,6 +221,22 @@ def test_images_tokens_and_profiles(tmp_path):
     profile = Isometry(samples=20).measure(words, tokens)
     assert any("no derivative" in note for note in profile.notes)
     assert any("holds integers" in note for note in profile.notes)
+
+
+def test_points_beside_the_data_may_leave_the_range_without_a_word():
+    corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 4).reshape(16, 1, 2, 2)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+    def said(images):
+        model = lisse.models.declare(network, input_size=(1, 2, 2), mean=(0.5,), std=(0.5,))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            profile = Isometry(samples=16, points=16).measure(model, Dataset("corners", images, torch.arange(16) % 3))
+        assert rows(profile, "local_jacobian", where="off", radius=1.0)
+        return [str(one.message) for one in caught if "must lie in [0, 1]" in str(one.message)]
+
+    assert said(corners) == []
+    assert len(said(corners + 1)) == 1  # the data themselves are still looked at
 
 
 def test_a_trained_network_shows_what_training_did():

@@ -10,7 +10,8 @@ from lisse.data import Dataset
 from lisse.instruments import ALL, Propagation
 from lisse.instruments.propagation import _stacked
 from lisse.maths.attention_distance import attention_distance, attention_mass, mass_profile, uniform_attention
-from lisse.maths.masking import attention_residuals, interpolation_bound
+from lisse.maths.integral import offset_defect
+from lisse.maths.masking import attention_residuals, interpolation_bound, span_weights
 from lisse.maths.similarity import linear_cka
 from lisse.maths.variation import token_norm, token_variation
 from lisse.networks import zoo
@@ -123,7 +124,10 @@ def test_how_far_attention_looks(seen):
 def test_the_kernel(seen):
     _, blocks, profile = seen
     state = blocks[0]
-    assert value(profile, "row_sum_error", "blocks.0").value < 1e-5
+    worst = value(profile, "row_sum_error", "blocks.0")
+    assert (worst.kind, worst.low) == ("exact", None)
+    assert worst.value == pytest.approx(float((state["a"].sum(-1) - 1).abs().max()), abs=1e-7)
+    assert worst.value < 1e-5
     q, k = state["q"][:, :, 1:].double(), state["k"][:, :, 1:].double()
     kernel = (q @ k.mT / 6**0.5).exp()
     norm = torch.linalg.matrix_norm
@@ -135,6 +139,14 @@ def test_the_kernel(seen):
     apart = (patches - other).abs().sum(-1).mean() / 2
     found = value(profile, "reading_distance", "blocks.0", to="gauss_qk").value
     assert found == pytest.approx(float(apart), rel=1e-3)
+    uneven = (norm(patches - patches.mT) / (2 * norm(patches))).mean()
+    assert value(profile, "asymmetry", "blocks.0", of="rows").value == pytest.approx(float(uneven), rel=1e-4)
+    defect = offset_defect(patches.mean(1)).mean()
+    assert value(profile, "offset_defect", "blocks.0").value == pytest.approx(float(defect), rel=1e-4)
+    w = q - k
+    other = (-torch.cdist(w, w).square() / (2 * 6**0.5)).softmax(-1)
+    apart = (patches - other).abs().sum(-1).mean() / 2
+    assert value(profile, "reading_distance", "blocks.0", to="rbf_w").value == pytest.approx(float(apart), rel=1e-3)
     shares = [value(profile, "norm_term", "blocks.0", of=of).value for of in ("query", "key", "difference")]
     assert sum(shares) == pytest.approx(1, rel=1e-6)
     sizes = torch.stack(
@@ -163,6 +175,9 @@ def test_rank_and_similarity(seen):
     assert table.shape == (3, 3)
     assert np.allclose(table, table.T)
     assert np.allclose(np.diag(table), 1)
+    for layer, pair, entry in (("blocks.0", "neighbours", (1, 0)), ("blocks.1", "neighbours", (2, 1)),
+                               ("blocks.1", "first", (2, 0))):  # fmt: skip
+        assert value(profile, "similarity", layer, pair=pair).value == pytest.approx(float(table[entry]))
     flat = [blocks[0]["v"][:, 1:].flatten(1)[:4], blocks[0]["after"][:, 1:].flatten(1)[:4]]
     few = Propagation(samples=4, kernels=0).measure(vit(), IMAGES)["propagation"].arrays["similarity"]
     assert few[0, 1] == pytest.approx(float(linear_cka(*flat, estimator="unbiased").detach()), abs=1e-3)
@@ -216,21 +231,79 @@ def test_a_decoder_shows_what_mask_tokens_do():
     expected = torch.stack([one[mask].mean() for one, mask in zip(onto, hides, strict=True)]).mean()
     row = value(profile, "mask_mass", "decoder_blocks.0", queries="masked")
     assert row.value == pytest.approx(float(expected), rel=1e-4)
-    shares = []
+    expected = torch.stack([one[~mask].mean() for one, mask in zip(onto, hides, strict=True)]).mean()
+    row = value(profile, "mask_mass", "decoder_blocks.0", queries="unmasked")
+    assert row.value == pytest.approx(float(expected), rel=1e-4)
+    shares: dict[str, list[float]] = {}
     for image in range(2):
         here = torch.cat((torch.zeros(1, dtype=torch.bool), hides[image]))
         found = [attention_residuals(a[image, h].double(), v[image, h].detach().double(), here) for h in range(2)]
         size = sum((a[image, h] @ v[image, h].detach())[here].norm(dim=-1).mean() for h in range(2))
-        shares.append(sum(one.restricted[here].mean() for one in found) / size)
-    row = value(profile, "lemma_share", "decoder_blocks.0", construction="restricted")
-    assert row.value == pytest.approx(float(sum(shares) / 2), rel=1e-3)
+        for name in ("restricted", "zeroed", "refitted", "simplex", "least_squares"):
+            share = sum(getattr(one, name)[here].mean() for one in found) / size
+            shares.setdefault(name, []).append(float(share))
+    for name, each in shares.items():
+        row = value(profile, "lemma_share", "decoder_blocks.0", construction=name)
+        assert row.value == pytest.approx(sum(each) / 2, rel=1e-3, abs=1e-6), name
     assert (row.n, row.kind) == (2, "exact")
-    bounds = [
-        interpolation_bound(network.unpatchify(out["logits"])[i].detach(), IMAGES[i], hides[i]).constant for i in (0, 1)
-    ]
+    row = value(profile, "span_residual", "decoder_blocks.0")
+    assert row.value == pytest.approx(sum(shares["least_squares"]) / 2, rel=1e-3, abs=1e-6)
+    painted = network.unpatchify(out["logits"]).detach()
+    bounds = [interpolation_bound(painted[i], IMAGES[i], hides[i]) for i in (0, 1)]
     row = value(profile, "interpolation_constant", "decoder_blocks.1")
-    assert row.value == pytest.approx(float(sum(bounds) / 2), rel=1e-4)
+    assert row.value == pytest.approx(float(sum(bound.constant for bound in bounds) / 2), rel=1e-4)
+    for of, each in (
+        ("masked patches", [bound.left.max() for bound in bounds]),
+        ("unmasked patches", [bound.unmasked for bound in bounds]),
+        ("remainder", [bound.remainder for bound in bounds]),
+    ):
+        row = value(profile, "interpolation_error", "decoder_blocks.1", of=of)
+        assert row.value == pytest.approx(float(sum(each) / 2), rel=1e-4), of
     assert any("one mask per image" in note for note in profile.notes)
+
+
+def test_how_far_masked_patches_look_and_how_far_the_weights_of_25_reach():
+    network = mae(decoder_heads=2)
+    profile = Propagation(samples=N, kernels=2, lemma=2, radii=(1,)).measure(network, IMAGES)
+    from lisse.run import Run
+
+    noise = Run(network, Dataset("x", IMAGES)).draw("propagation masks", 0, N, (16,), law="uniform")
+    with torch.no_grad():
+        out = network(IMAGES, noise)
+        tokens = network.filled(network.encode(IMAGES, noise.argsort(1)[:, :4]), out["ids_restore"])
+        q, k, v = network.decoder_blocks[0].attn.projected(network.decoder_blocks[0].norm1(tokens))
+    a = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+    hides = out["mask"].bool()
+    by_head = torch.stack(
+        [attention_distance(a[i][:, 1:, 1:], queries=hides[i], keys=~hides[i]).mean(-1) for i in range(N)]
+    )  # images, heads
+    at = {"queries": "masked, unmasked keys"}
+    row = value(profile, "attention_distance", "decoder_blocks.0", over="mean", **at)
+    assert row.value == pytest.approx(float(by_head.mean()), rel=1e-4)
+    arrays = profile["propagation"].arrays
+    assert np.allclose(arrays["attention_distance_masked_decoder"][0], by_head.mean(0).numpy(), rtol=1e-4)
+    mass = torch.stack(
+        [mass_profile(a[i][:, 1:, 1:], queries=hides[i], keys=~hides[i]).mean(1) for i in range(N)]
+    ).mean(0)
+    assert np.allclose(arrays["attention_mass_masked_decoder"][0], mass.numpy(), rtol=1e-4)
+    even = torch.stack([mass_profile(uniform_attention(16), queries=one, keys=~one).mean(0) for one in hides])
+    assert np.allclose(arrays["attention_mass_masked_uniform_decoder"][0], even.mean(0).numpy(), rtol=1e-5)
+    distances, masses = [], []
+    for i in range(2):
+        masked = torch.cat((torch.zeros(1, dtype=torch.bool), hides[i]))
+        for head in range(2):
+            values = v[i, head].double()
+            weights = span_weights((a[i, head].double() @ values)[masked], values[~masked])[:, 1:]  # no class token
+            whole = torch.zeros(16, 16, dtype=torch.float64)
+            whole[hides[i].nonzero(), (~hides[i]).nonzero()[:, 0]] = weights
+            distances.append(attention_distance(whole, queries=hides[i], keys=~hides[i]).mean())
+            masses.append(attention_mass(whole, 1, queries=hides[i], keys=~hides[i]).mean())
+    at = {"queries": "masked, weights of (25)"}
+    row = value(profile, "attention_distance", "decoder_blocks.0", over="mean", **at)
+    assert row.value == pytest.approx(float(torch.stack(distances).mean()), rel=1e-4)
+    assert row.n == 2
+    row = value(profile, "attention_mass", "decoder_blocks.0", radius=1, **at)
+    assert row.value == pytest.approx(float(torch.stack(masses).mean()), rel=1e-4)
 
 
 def test_the_encoder_is_read_whole():
@@ -261,8 +334,37 @@ def test_the_slope_in_n_is_that_of_its_points():
     rows = [row for row in profile.rows if row.quantity == "lemma_slope"]
     assert {row.at["construction"] for row in rows} >= {"restricted", "zeroed", "simplex"}
     assert all(row.low <= row.value <= row.high for row in rows)
+    # The same weights on other grids, written out: mean residuals of two images, then a line in logarithms.
+    from lisse.run import Run
+
+    run, sizes = Run(mae(), Dataset("x", IMAGES)), []
+    for side in (2, 4, 6):
+        other = mae(size=4 * side)  # sine-cosine positions of its own grid
+        own = {name: weight for name, weight in mae().state_dict().items() if not name.endswith("pos_embed")}
+        other.load_state_dict(own, strict=False)
+        images = nn.functional.interpolate(IMAGES[:2], (4 * side, 4 * side), mode="bilinear", antialias=True)
+        noise = run.draw(f"propagation side {side}", 0, 2, (side * side,), law="uniform")
+        with torch.no_grad():
+            out = other(images, noise)
+            tokens = other.filled(other.encode(images, noise.argsort(1)[:, : side * side // 4]), out["ids_restore"])
+            q, k, v = other.decoder_blocks[0].attn.projected(other.decoder_blocks[0].norm1(tokens))
+        a = (q @ k.mT / 2).softmax(-1).double()  # heads of width 4
+        left = []
+        for i in range(2):
+            here = torch.cat((torch.zeros(1, dtype=torch.bool), out["mask"][i].bool()))
+            left += [attention_residuals(a[i, h], v[i, h].double(), here).restricted[here].mean() for h in range(2)]
+        sizes.append(float(torch.stack(left).mean()))
+    slope = np.polyfit(np.log([2, 4, 6]), np.log(sizes), 1)[0]
+    row = value(profile, "lemma_slope", "decoder_blocks.0", construction="restricted", sides=3)
+    assert row.value == pytest.approx(slope, rel=1e-3, abs=1e-4)
     with pytest.raises(ValueError, match="positions are not the sine-cosine ones"):
         Propagation(samples=8, kernels=0, lemma=2, sides=(2, 4, 6)).measure(mae(positions=False), IMAGES)
+    network = mae()
+    network.decoder_pos_embed.zero_()
+    told = []
+    with pytest.raises(ValueError, match=r"positions are not the sine-cosine ones, got others in the decoder"):
+        Propagation(sides=(2, 4, 6)).measure(network, IMAGES, progress=told.append)
+    assert not any("propagation" in event.task for event in told)  # before anything is read
     notes = Propagation(samples=8, kernels=0, sides=(2, 4, 6)).measure(vit(), IMAGES).notes
     assert any("No slope in n" in note for note in notes)
 
@@ -326,6 +428,92 @@ def test_texts_shorter_than_a_radius_are_near_altogether_and_have_their_own_unif
     assert profile["propagation"].arrays["attention_mass"].shape == (1, 2, 9)
 
 
+def bert(**options):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, vocab_size=50,
+        **{"intermediate_size": 24, **options},
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return shaken(transformers.BertModel(config))
+
+
+def test_padding_changes_nothing():
+    model = bert()
+    ids = torch.randint(0, 50, (8, 6), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    padded = {"input_ids": nn.functional.pad(ids, (0, 3), value=7), "attention_mask": nn.functional.pad(mask, (0, 3))}
+    options = Propagation(kernels=8, ablation=True)
+    long = options.measure(model, Dataset("t", padded))
+    short = options.measure(model, Dataset("t", {"input_ids": ids, "attention_mask": mask}))
+    assert {row.quantity for row in long.rows} >= {"asymmetry", "reading_distance", "added_rank", "similarity"}
+    assert len(long.rows) == len(short.rows)
+    for row, other in zip(long.rows, short.rows, strict=True):
+        assert (row.quantity, row.layer, row.at, row.n) == (other.quantity, other.layer, other.at, other.n)
+        assert row.value == pytest.approx(other.value, rel=1e-3, abs=2e-6), (row.quantity, row.layer, row.at)
+    for of in ("block", "block without skips"):  # the first block's input is the same with and without skips
+        first = [value(long, name, "encoder.layer.0", of=of).value for name in ("norm", "variation")]
+        assert first == pytest.approx(
+            [value(long, name, "encoder.layer.0", of="block").value for name in ("norm", "variation")], rel=1e-6
+        )
+
+
+def test_padding_before_the_words_is_refused():
+    ids = torch.randint(0, 50, (8, 6), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[3, :2] = 0
+    with pytest.raises(ValueError, match=r"attention_mask must be ones and then zeros.*Pad on the right"):
+        Propagation().measure(bert(), Dataset("t", {"input_ids": ids, "attention_mask": mask}))
+
+
+def test_the_rank_of_a_block_with_its_norms_behind_is_that_of_its_feed_forward_network():
+    model = bert(intermediate_size=2)
+    ids = torch.randint(0, 50, (8, 5), generator=torch.Generator().manual_seed(1))
+    profile = Propagation(kernels=8).measure(model, Dataset("t", {"input_ids": ids}))
+    seen = {}
+    block = model.encoder.layer[1]
+    handles = [
+        block.intermediate.dense.register_forward_pre_hook(lambda _, args: seen.update(fed=args[0].double())),
+        block.output.dense.register_forward_hook(lambda _, args, out: seen.update(given=out.double())),
+    ]
+    with torch.no_grad():
+        model(input_ids=ids)
+    for handle in handles:
+        handle.remove()
+    x, y = seen["fed"], seen["fed"] + seen["given"]
+
+    def rank(tokens):
+        sigma = torch.linalg.svdvals(tokens)
+        return (sigma > 1e-3 * sigma[..., :1]).sum(-1)
+
+    expected = (rank(torch.cat((x, y), 1)) - rank(x)).double().mean()
+    assert value(profile, "added_rank", "encoder.layer.1").value == pytest.approx(float(expected))
+    assert expected <= 3  # two hidden units and a bias
+
+
+def test_a_network_that_looks_back_is_compared_with_kernels_that_do():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=50, n_positions=16)
+    torch.manual_seed(0)
+    model = shaken(transformers.GPT2Model(config))
+    ids = torch.randint(0, 50, (8, 6))
+    profile = Propagation(kernels=8).measure(model, Dataset("t", {"input_ids": ids}))
+    with torch.no_grad():
+        u = model.h[0].ln_1(model.wte(ids) + model.wpe(torch.arange(6)))
+        q, k, _ = (
+            part.unflatten(-1, (2, 8)).transpose(1, 2).double() for part in model.h[0].attn.c_attn(u).chunk(3, -1)
+        )
+    past = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    root = 8**0.5
+    mine = (q @ k.mT / root).masked_fill(past, -torch.inf).softmax(-1)
+    other = (-torch.cdist(q, k).square() / (2 * root)).masked_fill(past, -torch.inf).softmax(-1)
+    expected = (mine - other).abs().sum(-1).mean() / 2
+    row = value(profile, "reading_distance", "h.0", to="gauss_qk")
+    assert row.value == pytest.approx(float(expected), rel=1e-3)
+    spread = (k.square().sum(-1) / (2 * root)).std(-1, correction=0).mean()
+    assert value(profile, "key_spread", "h.0").value == pytest.approx(float(spread), rel=1e-4)
+
+
 def test_layers_of_unlike_heads_are_filled_up_with_nan():
     found = _stacked([np.ones((2, 3)), np.zeros((4, 1))])
     assert found.shape == (2, 4, 3)
@@ -343,6 +531,8 @@ def test_any_transformer_by_torch_with_a_grid():
     assert value(wide, "variation", "layers.0", of="block").value == pytest.approx(
         float(token_variation(tokens, grid=(2, 5)).mean()), rel=1e-4
     )
+    ratio, scaled = (value(wide, name, "layers.0", of="block").value for name in ("ratio", "scaled_ratio"))
+    assert scaled == pytest.approx(10**0.5 * ratio, rel=1e-6)
     led = Propagation(grid=(3, 3)).measure(model, tokens)
     assert value(led, "variation", "layers.0", of="block").value == pytest.approx(
         float(token_variation(tokens[:, 1:]).mean()), rel=1e-4
@@ -358,6 +548,8 @@ def test_what_has_no_attention_is_not_measured():
     profile = Propagation().measure(zoo.build("lenet"), torch.rand(4, 3, 32, 32))
     assert profile.rows == ()
     assert "it reads attention, and" in profile.notes[0]
+    profile = Propagation().measure(lisse.load_model("zoo:lenet"), torch.rand(4, 3, 32, 32))
+    assert "it reads attention, and lenet has none" in profile.notes[0]
 
 
 def test_part_of_the_patches_is_no_grid():
@@ -380,6 +572,17 @@ def test_it_is_offered_and_every_row_is_described():
         assert quantity.says.endswith(".")
         assert quantity.formula
         assert quantity.reference.startswith("[")
+
+
+def test_the_first_rows_are_one_of_each_kind():
+    rows = FEW.measure(vit(), IMAGES).rows
+    sets = list(dict.fromkeys((row.quantity, row.where()) for row in rows))
+    assert sets[:8] == [
+        *((name, "of=block") for name in ("scaled_ratio", "ratio", "change", "norm", "variation")),
+        ("similarity", "pair=neighbours"),
+        ("attention_distance", "over=mean"),
+        ("asymmetry", "of=kernel"),
+    ]
 
 
 def test_quick_has_no_intervals_and_samples_and_radii_are_taken():
@@ -418,6 +621,10 @@ def test_bad_runs_are_said():
         Propagation(grid=(4, 4)).measure(mae(), IMAGES)
     with pytest.raises(ValueError, match=r"grid must have at most as many places .* got \(9, 9\)"):
         Propagation(grid=(9, 9)).measure(vit(), IMAGES)
+    large, images = zoo.build("vit_small", size=32, width=12, heads=2, depth=1).eval(), torch.rand(4, 3, 32, 32)
+    with pytest.raises(ValueError, match=r"a place for every token .* got \(3, 5\) for 65 tokens .* leading=50"):
+        Propagation(grid=(3, 5)).measure(large, images)
+    assert any("50 tokens before" in note for note in Propagation(grid=(3, 5), leading=50).measure(large, images).notes)
     network = vit()
     with torch.no_grad():
         network.blocks[1].mlp.fc2.bias.fill_(torch.nan)

@@ -99,6 +99,8 @@ def test_gradients():
         (lambda: attention_distance(A, queries=torch.zeros(9, dtype=torch.bool)), "queries must be indices"),
         (lambda: attention_distance(torch.eye(9), queries=torch.tensor([0]), keys=torch.tensor([1])), "a row of zeros"),
         (lambda: grid_distances((2, 2), metric="x"), "metric must be euclidean or chebyshev"),
+        (lambda: grid_distances((0, 3)), r"grid must be \(rows, columns\), whole numbers of at least 1, got \(0, 3\)"),
+        (lambda: grid_distances((2.5, 3)), r"grid must be .*, got \(2.5, 3\)"),
         (lambda: uniform_attention(0), "p must be at least 1"),
     ],
 )

@@ -215,6 +215,20 @@ def test_numpy_numbers_are_numbers():
     heat = np.array([1e-3, 4e-3])
     assert ensemble.delta(heat).tolist() == [plain.delta(1e-3), plain.delta(4e-3)]
     assert ensemble.temperature(ensemble.delta(heat)).tolist() == pytest.approx(heat.tolist())
+    assert len(ensemble.sample(np.int64(2), 1e-3)) == 2
+    assert len(ensemble.sample_bijective(np.int64(2), 1e-3).field) == 2
+    drawn = np.random.default_rng(0).standard_normal((2, 2, 4))
+    assert torch.equal(ensemble.whitened_field(drawn, 1e-3).cu, plain.whitened_field(torch.from_numpy(drawn), 1e-3).cu)
+
+
+def test_fields_are_multiplied_from_either_side():
+    field = Diffeomorphism((12, 9), 3).sample(2, 1e-3, generator=generator())
+    for factor in (3, np.float64(3), np.array([2.0, 3.0]), torch.tensor([2.0, 3.0])):
+        each = torch.as_tensor(factor).float().expand(2)[:, None, None]
+        for times in (field * factor, factor * field):
+            torch.testing.assert_close(times.cu, field.cu * each)
+            torch.testing.assert_close(times.cv, field.cv * each)
+            assert times.cu.dtype == torch.float32
 
 
 def test_half_of_the_fields_can_be_taken():
@@ -391,6 +405,34 @@ def test_the_inverse_undoes_the_field(size, grid):
         back.append(s - n * tau)
     torch.testing.assert_close(back[0], torch.arange(w).double().expand(3, h, w), atol=1e-8, rtol=0)
     torch.testing.assert_close(back[1], torch.arange(h).double()[:, None].expand(3, h, w), atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_diffeomorphism_has_its_inverse(dtype):
+    # Fields just below the size at which they fold: for many of them the plain fixed point does not contract.
+    ensemble = Diffeomorphism((24, 36), 5)
+    field = ensemble.sample(20, 1.0, generator=generator(7), dtype=dtype)
+    field = field * (0.95 * field.critical_scale())
+    assert field.bijective().all()
+    steep = torch.linalg.matrix_norm(field.gradient(50).permute(0, 3, 4, 1, 2), 2).flatten(1).amax(1)
+    assert (steep > 1).sum() > 10
+    inverse = field.inverse(tol=1e-3)
+    assert inverse.converged.all()
+    assert inverse.residual.max() < 1e-3
+    # By another way than the solver's: every pixel goes to the place that the field takes back to it.
+    u, v = (
+        (torch.arange(n).double()[shape] + 0.5 - inverse.displacement[:, k].double()) / n
+        for k, n, shape in ((0, 36, (None, slice(None))), (1, 24, (slice(None), None)))
+    )
+    for s, n, c, k in ((u, 36, field.cu, 36), (v, 24, field.cv, 24)):
+        tau = sum(
+            c[:, i - 1, j - 1, None, None].double() * torch.sin(i * math.pi * u) * torch.sin(j * math.pi * v)
+            for i in range(1, 6) for j in range(1, 6)
+        )  # fmt: skip
+        back = n * (s - tau) - 0.5
+        pixel = torch.arange(k).double()
+        expected = pixel if n == 36 else pixel[:, None]
+        assert float((back - expected).abs().max()) < 2e-3
 
 
 def test_an_inverse_that_does_not_exist_is_not_claimed():

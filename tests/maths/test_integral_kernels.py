@@ -226,9 +226,13 @@ def test_other_queries_than_keys_and_one_set_of_values_for_all_heads():
 def test_tokens_far_from_zero_keep_their_digits_in_float32():
     q, k, v = (tokens(50, 8, seed=s).float() for s in range(3))
     near = IntegralOperator(q, k, kind="gauss_qk")(v)
-    far = IntegralOperator(q + 100, k + 100, kind="gauss_qk")(v)
-    torch.testing.assert_close(near, far, rtol=1e-3, atol=1e-3)
+    for away in (100, 1000):  # q and k themselves lose as many digits; the squares of their norms would lose them all
+        for way in ("fused", "chunked"):
+            far = IntegralOperator(q + away, k + away, kind="gauss_qk", way=way)(v)
+            torch.testing.assert_close(near, far, rtol=1e-3, atol=1e-3)
     assert far.dtype == torch.float32
+    far = attention_kernel(q + 1000, k + 1000, kind="gauss_qk")(v)
+    torch.testing.assert_close(near, far, rtol=1e-3, atol=1e-3)
 
 
 def test_the_fused_way_makes_no_matrix():
@@ -273,6 +277,13 @@ def test_a_convolution_has_no_offset_defect():
     # A projection: what is left is orthogonal to it, and to averages of other matrices.
     assert abs(float(((other - mean)[0] * offset_average(tokens(20, 20, seed=5), grid=(4, 5))).sum())) < 1e-10
     assert float(offset_defect(other, grid=(4, 5)).max()) <= 1
+    same: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for i in range(20):
+        for j in range(20):
+            same.setdefault((j // 5 - i // 5, j % 5 - i % 5), []).append((i, j))
+    for pairs in same.values():
+        i, j = zip(*pairs, strict=True)
+        torch.testing.assert_close(mean[:, i, j], other[:, i, j].mean(1, keepdim=True).expand(2, len(pairs)))
     diagonal = torch.diag(torch.arange(9.0))
     torch.testing.assert_close(offset_average(diagonal), 4 * torch.eye(9))
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -186,6 +188,21 @@ def test_masks_hide_the_share_they_are_asked_for():
     assert torch.equal(masks, random_mask(50, 196, generator=torch.Generator().manual_seed(0)))
 
 
+def test_residuals_of_some_queries_and_how_exactly():
+    a, v = (3 * draw(9, 9)).softmax(-1), draw(9, 4, seed=1)
+    every = attention_residuals(a, v, MASKED)
+    for chosen in (MASKED, MASKED.nonzero()[:, 0]):
+        some = attention_residuals(a, v, MASKED, queries=chosen)
+        for field in dataclasses.fields(every):
+            torch.testing.assert_close(
+                getattr(some, field.name), getattr(every, field.name)[MASKED], atol=1e-7, rtol=1e-7
+            )
+    rough = attention_residuals(a, v, MASKED, tol=0.5)
+    assert torch.equal(rough.restricted, every.restricted)
+    assert bool((rough.simplex >= every.simplex - 1e-9).all())
+    assert float((rough.simplex - every.simplex).max()) > 1e-6
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
@@ -195,6 +212,13 @@ def test_masks_hide_the_share_they_are_asked_for():
         (lambda: masked_attention(torch.eye(9), Y, torch.ones(9, dtype=torch.bool)), "some tokens but not all, got 9"),
         (lambda: masked_attention(torch.eye(9), Y, torch.arange(9)), "masked must be 9 booleans"),
         (lambda: masked_attention(torch.eye(9), Y, MASKED), "leave some weight on unmasked keys"),
+        (
+            lambda: masked_attention(torch.eye(9), Y[:8], MASKED),
+            r"must be \[..., p, p\] and \[..., p, e\], got \[9, 9\]",
+        ),
+        (lambda: masked_attention(torch.eye(9)[:8], Y, MASKED), r"Give a value per key"),
+        (lambda: lemma_residuals(TOKENS, MASKED, WQ, WK[:, :3], WV), "wq and wk must have the same width, got 4 and 3"),
+        (lambda: lemma_residuals(TOKENS, MASKED, WQ, WK, WV, positions=Y[:3]), r"positions must be \[9, 4\]"),
         (lambda: lemma_residuals(TOKENS[None], MASKED, WQ, WK, WV), r"tokens must be \[p, d\]"),
         (lambda: lemma_residuals(TOKENS, MASKED, WQ[:2], WK, WV), r"wq must be \[4, e\]"),
         (lambda: span_residual(Y, Y[:, :2]), r"must be \[m, e\] and \[n, e\]"),

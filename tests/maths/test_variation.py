@@ -106,6 +106,16 @@ def test_the_continuum_of_a_ramp_on_an_oblong_grid(neighbours):
     torch.testing.assert_close(field[1:-1, 1:-1] * h * w, torch.full((h - 2, w - 2), 13**0.5, dtype=torch.float64))
 
 
+def test_eight_neighbours_have_equal_shares_on_a_square_grid():
+    u = torch.zeros(5, 5, dtype=torch.float64)
+    u[2, 2] = 1.0
+    field = variation_field(u, scaling="continuum", neighbours=8) * 25
+    edge = 25 / 6  # N²/6 each: a ramp then has its slope
+    assert float(field[2, 2]) == pytest.approx((8 * edge) ** 0.5)
+    assert field[1, 1:4].tolist() == pytest.approx([edge**0.5] * 3)
+    assert float(field[0].sum()) == 0
+
+
 floats = st.floats(-10, 10)
 
 

@@ -94,7 +94,22 @@ def test_the_reference_table():
     assert cross[7] == pytest.approx(cross[6])
     kept = cross_approximation(IMAGE, 8, method="patchcross", n=8, position=(3, 3), tol=0.0)
     assert float(kept.error) > 300 * float(kept.optimum)
-    assert float(kept.condition) > 1e13
+    assert float(kept.condition) > 1e15
+    assert kept.rank == 8
+
+
+def test_a_truncated_cross_has_the_condition_of_what_it_keeps():
+    sigma = torch.linalg.svdvals(IMAGE[24:32, 24:32])
+    for rank in (1, 3, 5):
+        found = patch_cross(IMAGE, 8, rows=(3,), columns=(3,), rank=rank)
+        assert found.rank == rank
+        assert float(found.condition) == pytest.approx(float(sigma[0] / sigma[rank - 1]), rel=1e-4)
+    found = patch_cross(IMAGE, 8, rows=(3,), columns=(3,), tol=float(sigma[2] / sigma[0]) / 2)
+    assert found.rank == 3
+    best = cross_approximation(IMAGE, 3, method="svd")
+    assert float(found.optimum) == pytest.approx(float(best.error))
+    assert float(found.bv_optimum) == pytest.approx(float(best.bv_error))
+    assert float(found.bv_error) > float(found.bv_optimum)
 
 
 @pytest.mark.parametrize("method", ["aca", "aca_partial", "maxvol"])
@@ -126,6 +141,14 @@ def test_maxvol_meets_its_bound_and_is_no_worse_than_the_pivots_it_begins_with()
 
         assert volume(found) >= volume(first) * 0.99
         assert float(found.max_error) <= (rank + 1) * float(sigma[rank])
+        # Dominant: no other row (or column) in the place of one makes the volume larger by more than a hundredth.
+        meeting = IMAGE[found.rows][:, found.columns]
+        across = torch.linalg.solve(meeting, IMAGE[:, found.columns], left=False)
+        down = torch.linalg.solve(meeting, IMAGE[found.rows])
+        assert float(across.abs().max()) <= 1.02
+        assert float(down.abs().max()) <= 1.02
+    pivots, swapped = (cross_approximation(IMAGE, 3, method=method) for method in ("aca", "maxvol"))
+    assert float(swapped.error) < 0.6 * float(pivots.error)  # at this rank the pivots are not dominant
 
 
 @settings(max_examples=30)

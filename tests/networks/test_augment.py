@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import types
 import warnings
 
 import numpy as np
@@ -127,6 +129,92 @@ def test_in_a_pipeline():
     assert not list(MaxEntropyDiffeo(3, 1.0).parameters())
 
 
+@pytest.mark.parametrize("batch", [images(2), images(2)[0]])
+def test_samples_of_any_form_keep_it(batch):
+    expected = MaxEntropyDiffeo(3, 1.0, generator=generator())(batch)
+    label = torch.tensor([1, 2])
+    forms = {
+        "pair": ((batch, label), lambda found: (found[0], found[1])),
+        "list": ([label, batch], lambda found: (found[1], found[0])),
+        "nested": ({"meta": {"label": label, "id": 7}, "image": batch}, lambda f: (f["image"], f["meta"]["label"])),
+    }
+    for name, (sample, parts) in forms.items():
+        found = MaxEntropyDiffeo(3, 1.0, generator=generator())(sample)
+        assert type(found) is type(sample), name
+        moved, same = parts(found)
+        assert same is label, name
+        torch.testing.assert_close(moved, expected)
+    picture = Image.fromarray(images(1, torch.uint8)[0].permute(1, 2, 0).numpy())
+    tensor = images(1)  # beside a picture, a tensor is data and not an image
+    both = MaxEntropyDiffeo(3, 1.0, generator=generator())({"features": tensor, "picture": picture})
+    assert both["features"] is tensor
+    alone = MaxEntropyDiffeo(3, 1.0, generator=generator())(picture)
+    np.testing.assert_array_equal(np.array(both["picture"]), np.array(alone))
+
+
+def kinds() -> types.SimpleNamespace:
+    """Kinds of tensors with the names that torchvision gives them."""
+    names = ("Image", "Video", "Mask", "BoundingBoxes", "KeyPoints")
+    return types.SimpleNamespace(**{name: type(name, (Marked,), {}) for name in names})
+
+
+def test_torchvisions_kinds_share_a_field(monkeypatch):
+    tv = kinds()
+    monkeypatch.setitem(sys.modules, "torchvision.tv_tensors", tv)
+
+    def transform(**options):
+        return MaxEntropyDiffeo(3, 1.5, generator=generator(), **options)
+
+    x, features = images(1)[0], torch.rand(3, 16, 12)
+    alone = transform()(x)
+    found = transform()(
+        {"features": features, "left": x.as_subclass(tv.Image), "right": x.flip(0).as_subclass(tv.Image)}
+    )
+    assert found["features"] is features
+    assert type(found["left"]) is tv.Image
+    for name, expected in (("left", alone), ("right", alone.flip(0))):
+        torch.testing.assert_close(found[name].as_subclass(torch.Tensor), expected)
+
+    # Classes go with their pixels: the mask of an image is the mask of the deformed image, by nearest neighbours.
+    near = transform(interpolation="nearest")(x)
+    for mask, expected in (
+        ((x[0] > 0.5), near[0] > 0.5),
+        ((x > 0.5).long() * 70_000, (near > 0.5).long() * 70_000),
+    ):
+        moved, also = transform()(x.as_subclass(tv.Image), mask.as_subclass(tv.Mask))
+        torch.testing.assert_close(moved.as_subclass(torch.Tensor), alone)
+        assert type(also) is tv.Mask
+        assert torch.equal(also.as_subclass(torch.Tensor), expected)
+    several = images(3)
+    masks = (several[:, 0] > 0.5).byte()
+    moved, also = transform(interpolation="nearest")(several, masks.as_subclass(tv.Mask))
+    assert torch.equal((moved[:, 0] > 0.5).byte(), also.as_subclass(torch.Tensor))
+
+    film = x.expand(5, -1, -1, -1)
+    frames = transform()(film.as_subclass(tv.Video)).as_subclass(torch.Tensor)
+    torch.testing.assert_close(frames, alone.expand(5, -1, -1, -1))
+    two = transform()(film.expand(2, -1, -1, -1, -1).as_subclass(tv.Video)).as_subclass(torch.Tensor)
+    torch.testing.assert_close(two[:, 4], transform()(x.expand(2, -1, -1, -1)))
+
+    for name in ("BoundingBoxes", "KeyPoints"):
+        with pytest.raises(TypeError, match="take them from a deformed mask"):
+            transform()(x.as_subclass(tv.Image), torch.ones(1, 4).as_subclass(getattr(tv, name)))
+    with pytest.raises(ValueError, match=r"mask must be as large as its image, \[16, 12\], got shape \[4, 4\]"):
+        transform()(x, torch.ones(4, 4).as_subclass(tv.Mask))
+    with pytest.raises(ValueError, match=r"mask must be .* and 3 of them, got shape \[2, 16, 12\]"):
+        transform()(several, torch.ones(2, 16, 12).as_subclass(tv.Mask))
+    with pytest.raises(ValueError, match="several of one size and number"):
+        transform()(x.as_subclass(tv.Image), x[:, :8].as_subclass(tv.Image))
+    with pytest.raises(ValueError, match=r"image must be \[t, c, h, w\]"):
+        transform()(x.as_subclass(tv.Video))
+
+
+def test_numbers_of_numpy_and_batches_of_none():
+    given = MaxEntropyDiffeo(3, (np.float32(0.5), np.float64(1)), p=np.float32(0.5))
+    assert (given.delta, given.p) == ((0.5, 1.0), 0.5)
+    assert MaxEntropyDiffeo(3, 1.0)(torch.empty(0, 3, 8, 8)).shape == (0, 3, 8, 8)
+
+
 def test_gradients_flow_through_images():
     x = images().requires_grad_()
     MaxEntropyDiffeo(3, 1.0)(x).sum().backward()
@@ -160,6 +248,8 @@ def test_it_warns_once_where_most_fields_fold():
         (lambda: MaxEntropyDiffeo(3, 1.0, interpolation="area"), ValueError, "interpolation must be one of"),
         (lambda: MaxEntropyDiffeo(3, 1.0)(torch.ones(4, 4)), ValueError, r"image must be \[c, h, w\]"),
         (lambda: MaxEntropyDiffeo(3, 1.0)(np.ones((3, 4, 4))), TypeError, "must be a tensor or a PIL image"),
+        (lambda: MaxEntropyDiffeo(3, 1.0)((1, "cat")), TypeError, "got int, str"),
+        (lambda: MaxEntropyDiffeo(3, 1.0)([]), TypeError, "got nothing"),
         (lambda: MaxEntropyDiffeo(3, 1.0)(Image.new("P", (4, 4))), ValueError, "channels of 8 bits, got mode 'P'"),
         (lambda: MaxEntropyDiffeo(3, 1.0)(torch.ones(1, 1, 1, 4)), ValueError, "at least 2 pixels"),
     ],

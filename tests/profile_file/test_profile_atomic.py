@@ -52,6 +52,19 @@ while True:
 """
 
 
+def half_written(writer: subprocess.Popen[bytes], folder: Path) -> None:
+    """Stop the writer in the middle of a write, however slow the machine: the kill that follows finds it there."""
+    before = set(folder.glob(".x.*.tmp"))
+    while True:
+        writer.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(writer.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), "the writer has ended by itself"
+        if len(before | set(folder.glob(".x.*.tmp"))) > len(before):
+            return
+        writer.send_signal(signal.SIGCONT)
+        time.sleep(0.001)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
 def test_a_writer_killed_in_the_middle_leaves_a_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "x"
@@ -62,6 +75,8 @@ def test_a_writer_killed_in_the_middle_leaves_a_whole_file(tmp_path: Path) -> No
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"ready\n"
         time.sleep(0.02 + 0.013 * attempt)
+        if attempt % 2:  # the others wherever they happen to be
+            half_written(writer, tmp_path)
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()

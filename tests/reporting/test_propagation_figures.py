@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -41,6 +43,60 @@ def test_a_figure_has_the_values_of_its_profiles(profiles, tmp_path):
     assert not alone.legends
 
 
+def test_axes_can_be_read(profiles):
+    figure = propagation_figure(profiles)
+    figure.canvas.draw()
+    for ax in figure.axes:
+        title = ax.get_title(loc="left")
+        if title.startswith(("n·ρ", "norm")):
+            low, high = ax.get_ylim()
+            labels = [label.get_text() for label in ax.get_yticklabels() if low <= label.get_position()[1] <= high]
+            assert len([text for text in labels if text]) >= 3, title
+            assert not any(label.get_text() for label in ax.yaxis.get_minorticklabels()), title
+        if title.startswith("CKA"):
+            table = np.asarray(ax.images[0].get_array())
+            assert len(ax.texts) == table.size
+            low, high = ax.images[0].get_clim()
+            assert high == 1
+            assert low <= table.min()
+    scales = {ax.images[0].get_clim() for ax in figure.axes if ax.get_title(loc="left").startswith("CKA")}
+    assert len(scales) == 1  # the tables can be compared
+
+
+def test_heads_are_dots_and_masked_patches_have_panels_of_their_own(profiles):
+    figure = propagation_figure(profiles)
+    panel = next(ax for ax in figure.axes if ax.get_title(loc="left").startswith("attention distance"))
+    dots = np.concatenate([np.asarray(one.get_offsets()) for one in panel.collections if len(one.get_offsets()) > 1])
+    arrays = [
+        profiles[0]["propagation"].arrays["attention_distance_encoder"],
+        profiles[0]["propagation"].arrays["attention_distance_decoder"],
+        profiles[1]["propagation"].arrays["attention_distance"],
+    ]
+    for table in arrays:
+        for one in table.reshape(-1):
+            assert np.isclose(dots[:, 1], one).any()
+    masked = next(ax for ax in figure.axes if "attention within one patch" in ax.get_title(loc="left"))
+    rows = [row for row in profiles[0].rows if row.quantity == "attention_mass" and row.at.get("radius") == 1]
+    for queries in ("masked, unmasked keys", "masked, weights of (25)", "masked, unmasked keys, uniform"):
+        (value,) = [row.value for row in rows if row.at.get("queries") == queries]
+        assert any(np.allclose(line.get_ydata(), [value]) for line in masked.lines), queries
+    assert not any("mask" in ax.get_title(loc="left") for ax in propagation_figure(profiles[1]).axes)
+
+
+def test_layers_that_are_alike_are_told_apart(profiles):
+    part = profiles[1]["propagation"]
+    table = np.array([[1.0, 0.9962], [0.9962, 1.0]])
+    alike = lisse.Profile((dataclasses.replace(part, arrays={"similarity": table}),))
+    (ax,) = [ax for ax in propagation_figure(alike).axes if ax.get_title(loc="left").startswith("CKA")]
+    assert ax.images[0].get_clim() == (0.99, 1.0)
+    assert [text.get_text() for text in ax.texts] == ["1.000", ".996", ".996", "1.000"]
+    table = np.array([[1.0, 0.43], [0.43, 1.0]])
+    unlike = lisse.Profile((dataclasses.replace(part, arrays={"similarity": table}),))
+    (ax,) = [ax for ax in propagation_figure(unlike).axes if ax.get_title(loc="left").startswith("CKA")]
+    assert ax.images[0].get_clim() == (0.4, 1.0)
+    assert [text.get_text() for text in ax.texts] == ["1.00", ".43", ".43", "1.00"]
+
+
 def test_a_profile_without_propagation_is_refused():
     other = Sensitivity(points=0).measure(network("vit_small"), IMAGES)
     with pytest.raises(ValueError, match=r"must hold a Propagation, got \['sensitivity'\]"):
@@ -58,7 +114,7 @@ def test_a_filmstrip_shows_every_frame_with_its_error(tmp_path):
     assert np.allclose(shown, np.clip(np.moveaxis(arrays[2][-1], 0, -1), 0, 1), atol=1e-6)
     blank = np.asarray(figure.axes[1].images[0].get_array())[film.visible[0].isnan().numpy()]
     assert np.allclose(blank, 217 / 255)
-    assert len(figure.axes[2].patches) == int((~film.hidden).sum())
+    assert len(figure.axes[2].patches) == 2 * int((~film.hidden).sum())  # dark and bright
     assert not figure.axes[0].patches
     assert save_figure(figure, tmp_path / "a.svg").stat().st_size > 5_000
     said = " ".join(text.get_text() for text in figure.texts)

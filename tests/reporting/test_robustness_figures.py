@@ -81,7 +81,9 @@ def test_corruptions_are_sorted_from_worst_to_best():
 
 def test_what_they_refuse():
     other = Profile((Part("sensitivity"),), {"model": {"name": "x"}})
-    with pytest.raises(ValueError, match="robustness_figure: profiles must hold Robustness, got x without it"):
+    with pytest.raises(
+        ValueError, match="robustness_figure: profiles must hold what Robustness measured, got 'x' without it"
+    ):
         robustness_figure(other)
     bare = profile(rows=[row("clean_accuracy", 0.9)])
     with pytest.raises(ValueError, match="got clean ones alone"):

@@ -142,7 +142,7 @@ def test_bad_input(profiles):
     with pytest.raises(ValueError, match=r"^diagrams_figure: layers must be among input, 0, 1, 2, got \['x'\]\.$"):
         diagrams_figure(profiles[0], layers=["x"])
     other = lisse.measure(network(4, 5, 3), X, Sensitivity(quick=True, points=0), name="other")
-    with pytest.raises(ValueError, match=r"^topology_figure: profiles must hold the topology of a network, got other"):
+    with pytest.raises(ValueError, match=r"^topology_figure: profiles must hold what Topology measured, got 'other"):
         topology_figure(other)
     with pytest.raises(ValueError, match=r"^cech_figure: points must lie in the plane, \[n, 2\], got \[5, 3\]\.$"):
         cech_figure(torch.zeros(5, 3), [1.0])

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,17 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SCRIPT = """
-import json, os, sys
+import atexit, json, os, sys
+from pathlib import Path
 sys.path.insert(0, {tests!r})
 import torch
+
+# Each process writes its own file: two that share one standard output may write into each other's lines.
+def tell(name, what):
+    Path(sys.argv[3], name + os.environ.get("LOCAL_RANK", "0")).write_text(json.dumps(what))
+
+# Registered first, called last: threads of a group that is still there may abort the process as it ends.
+atexit.register(lambda: tell("in a group ", torch.distributed.is_initialized()))
 torch.set_num_threads(1)
 import dataclasses
 import lisse
@@ -41,7 +50,7 @@ found = lisse.train(
 if int(os.environ.get("LOCAL_RANK", 0)) == 0:
     rows = [dict(row) for row in found.log]
     weights = [p.detach().flatten().tolist() for p in model.parameters()]
-    print("RESULT", json.dumps([rows, weights, len(told), found.test.accuracy, found.status]))
+    tell("result ", [rows, weights, len(told), found.test.accuracy, found.status])
 else:
     assert told == []
 """
@@ -50,14 +59,16 @@ else:
 def run(tmp_path: Path, devices: int, crop: int) -> list:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(tests=str(Path(__file__).parent), crop=crop))
+    told = Path(tempfile.mkdtemp(dir=tmp_path))
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("LOCAL_", "RANK", "WORLD"))}
     done = subprocess.run(
-        [sys.executable, str(script), str(devices), str(tmp_path / f"out{devices}")],
+        [sys.executable, str(script), str(devices), str(tmp_path / f"out{devices}"), str(told)],
         capture_output=True, text=True, timeout=240, env={**environment, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    return json.loads(line.removeprefix("RESULT"))
+    for rank in range(devices):
+        assert json.loads((told / f"in a group {rank}").read_text()) is False
+    return json.loads((told / "result 0").read_text())
 
 
 @pytest.mark.parametrize("crop", [0, 1])

@@ -86,9 +86,7 @@ def command(
         kind = "grid.png" if grid else "phase.png" if phase else "growing.gif" if animate else "deformed.png"
         out = f"{Path(image).stem}-{kind}"
     if many:
-        if modes != "paper":
-            raise click.UsageError("--modes code goes with one picture or an animation", ctx)
-        saved = _figure(ctx, picture, out, cut, temperature, interpolation, seed, phase)
+        saved = _figure(ctx, picture, out, cut, temperature, interpolation, modes, seed, phase)
     else:
         saved = _single(
             ctx, picture, out, (cut or (3.0,))[0], delta, temperature, seed, interpolation, modes, animate, frames
@@ -116,6 +114,7 @@ def _figure(
     cuts: tuple[float, ...],
     temperatures: tuple[float, ...],
     interpolation: str,
+    modes: str,
     seed: int,
     phase: bool,
 ) -> Path:
@@ -129,13 +128,15 @@ def _figure(
         if phase:
             size = (int(picture.shape[1]), int(picture.shape[2]))
             chosen = sorted(cuts) or [2, 3, 4, 5, 7, 10, 15, 20, 30]
-            figure = phase_figure(phase_diagram(size, chosen, np.geomspace(1e-7, 1e-1, 13).tolist(), seed=seed))
+            heat = np.geomspace(1e-7, 1e-1, 13).tolist()
+            figure = phase_figure(phase_diagram(size, chosen, heat, modes=modes, seed=seed))  # type: ignore[arg-type]
         else:
             figure = deformation_grid(
                 picture,
                 cuts=cuts or (3, 5, 10, 15, 30),
                 temperatures=sorted(temperatures) or None,
                 interpolation=interpolation,  # type: ignore[arg-type]
+                modes=modes,  # type: ignore[arg-type]
                 seed=seed,
             )
         return save_figure(figure, Path(out))

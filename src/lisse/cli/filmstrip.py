@@ -42,7 +42,7 @@ def filmstrip(ctx: click.Context, model: str, image: str | None, seed: int, mask
     shown, visible, frames = (part.cpu().numpy() for part in (film.image, film.visible, film.frames))
     return filmstrip_figure(
         shown, visible, frames, film.errors.tolist(), hidden=film.hidden.cpu().numpy(), side=film.side,
-        normalised_pixels=film.normalised_pixels, name=Path(model.partition("?")[0]).name.removesuffix(".safetensors"),
+        normalised_pixels=film.normalised_pixels, name=str(getattr(getattr(loaded, "lisse", None), "name", model)),
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from lisse.cli import fields
-from lisse.cli.outcome import Failed, FileTrouble, arguments
+from lisse.cli.outcome import Failed, FileTrouble, arguments, check_writable
 
 
 def common_options() -> list[click.Parameter]:
@@ -146,7 +145,7 @@ def run(kinds: list[type], values: dict[str, Any]) -> None:
         raise click.UsageError("--cache and --no-cache exclude each other", ctx)
     spec = _source(ctx, values)
     if values["out"]:
-        _check_writable(Path(values["out"]))
+        check_writable(Path(values["out"]), "profile")
     with arguments(ctx):
         model = lisse.load_model(values["model"], device=values["device"] or "cpu")
         chosen = {key: values[key] for key in ("split", "limit", "seed")}
@@ -156,7 +155,7 @@ def run(kinds: list[type], values: dict[str, Any]) -> None:
     card = getattr(model, "lisse", None)
     names = "+".join(kind.__name__.lower() for kind in kinds)
     out = Path(values["out"] or file_name(getattr(card, "name", None) or values["model"], data.name, names))
-    _check_writable(out)
+    check_writable(out, "profile")
     with Bar() as bar, arguments(ctx, "layers", "memory", "batch", "seed", "statistics", "readout"):
         profile = lisse.measure(
             model,
@@ -233,15 +232,6 @@ def _given(ctx: click.Context, kinds: list[type], values: dict[str, Any]) -> dic
             raise click.UsageError(f"--quick is not known to {ctx.info_name}", ctx)
         given["field_quick"] = True
     return given
-
-
-def _check_writable(path: Path) -> None:
-    """Say before an hour of work, not after it, that the result has no place."""
-    folder = path.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise FileTrouble(f"the profile cannot be written to {path}. Choose another place with --out.")
 
 
 def _keep(profile: Any, folder: str | None) -> None:

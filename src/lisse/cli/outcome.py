@@ -9,6 +9,7 @@ import traceback as traces
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
@@ -25,6 +26,15 @@ class FileTrouble(click.ClickException):
     """A file could not be read or written."""
 
     exit_code = FILE
+
+
+def check_writable(path: Path, what: str) -> None:
+    """Say before an hour of work, not after it, that its result (``what``) has no place."""
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise FileTrouble(f"the {what} cannot be written to {path}. Choose another place with --out.")
 
 
 def exit_code(work: Callable[[], None], *, traceback: bool = False) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from lisse.cli.outcome import Failed, FileTrouble, arguments
+from lisse.cli.outcome import Failed, arguments, check_writable
 
 SUFFIX = ".profile"
 
@@ -37,6 +37,9 @@ SUFFIX = ".profile"
     "--start/--no-start", default=None, help="Also measure networks of the zoo with random weights.  [default: yes]"
 )
 @click.option("--start-seeds", type=click.IntRange(min=1), help="How many such networks.  [default: 1, 2 or 3 by size]")
+@click.option(
+    "--join", multiple=True, metavar="NAME=GLOB", help="MODELs that match are seeds of one training: one band."
+)
 @click.option("--profiles", "folder", type=click.Path(file_okay=False), help="Also save the profiles in this folder.")
 @click.option("--title", help="Of the page.  [default: the models' names]")
 @click.option("--cache", type=click.Path(file_okay=False), help="Folder of finished work, to go on from.")
@@ -56,7 +59,7 @@ def command(
         raise click.UsageError("--quick and --full exclude each other", ctx)
     if values["cache"] and values["no_cache"]:
         raise click.UsageError("--cache and --no-cache exclude each other", ctx)
-    check_writable(Path(out))
+    check_writable(Path(out), "page")
     profiles = measured(ctx, models, folder, values)
     if not any(profile.rows for profile in profiles):
         reasons = dict.fromkeys(note for profile in profiles for note in profile.notes)
@@ -83,11 +86,13 @@ def print_verdict(profiles: Sequence[Any]) -> None:
 def measured(ctx: click.Context, models: Sequence[str], folder: str | None, values: dict[str, Any]) -> list[Any]:
     """A profile for every MODEL, in order, each followed by those of the same architecture with random weights."""
     from lisse.cli.figure import load
+    from lisse.cli.join import groups, together
     from lisse.progress import Bar
 
+    names = groups(ctx, values["join"], models)
     given = [(spec, load(spec) if spec.endswith(SUFFIX) else None) for spec in models]
     if all(profile is not None for _, profile in given):
-        return [profile for _, profile in given if profile is not None]
+        return together([(spec, [profile]) for spec, profile in given], names)
     if values["data"] is None:
         raise click.UsageError("--data is needed to measure a model; `lisse data` lists what there is", ctx)
     kinds = _kinds(ctx, values["instruments"])
@@ -98,10 +103,10 @@ def measured(ctx: click.Context, models: Sequence[str], folder: str | None, valu
             if profile is None:
                 work.add(spec)
         work.announce()
-        found: list[Any] = []
+        found: list[tuple[str, list[Any]]] = []
         try:
             for spec, profile in given:
-                found += [profile] if profile is not None else work.measure(spec, folder)
+                found.append((spec, [profile] if profile is not None else work.measure(spec, folder)))
         except KeyboardInterrupt:
             if work.cache is not None:
                 bar.close()
@@ -110,7 +115,7 @@ def measured(ctx: click.Context, models: Sequence[str], folder: str | None, valu
                     file=sys.stderr,
                 )
             raise
-    return found
+    return together(found, names)
 
 
 @dataclasses.dataclass
@@ -330,14 +335,3 @@ def _kinds(ctx: click.Context, names: str | None) -> list[type]:
     if not wanted:
         raise click.UsageError(f"--instruments takes names, commas between them, got {names!r}", ctx)
     return [there[name] for name in wanted]
-
-
-def check_writable(path: Path) -> None:
-    """Say before an hour of work, not after it, that the page has no place."""
-    import os
-
-    folder = path.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise FileTrouble(f"the page cannot be written to {path}. Choose another place with --out.")

@@ -14,13 +14,14 @@ from lisse.cli.outcome import Failed, arguments
 @click.argument("paper", required=False)
 @click.option(
     "--scale",
-    type=click.Choice(["smoke", "paper"]),
+    type=click.Choice(["smoke", "small", "paper"]),
     default="smoke",
-    help="smoke: minutes on a CPU with embedded data; paper: the paper's sizes.  [default: smoke]",
+    help="smoke: minutes on a CPU with embedded data; small: an hour or two on a CPU with real data (diffeomorphisms); "
+    "paper: the paper's sizes.  [default: smoke]",
 )
 @click.option("--out", type=click.Path(file_okay=False), help="Folder.  [default: lisse-PAPER-SCALE]")
 @click.option("--seed", default=0, type=int, help="Of everything random.  [default: 0]")
-@click.option("--device", default=None, help="cpu, cuda, cuda:1 …  [default: cuda where there is one, for paper]")
+@click.option("--device", default=None, help="cpu, cuda, cuda:1 …  [default: cuda where there is one, but for smoke]")
 @click.option(
     "--model", metavar="SPEC", help="In place of the experiment's own, where it takes one: hf:… for regularity."
 )
@@ -55,6 +56,8 @@ def command(
     about = chosen.about
     if model is not None and not about.models:
         raise click.UsageError(f"{paper} takes no --model: its networks are the paper's", ctx)
+    if scale not in about.needs:
+        raise click.UsageError(f"{paper} has no --scale {scale}: choose one of {', '.join(about.needs)}", ctx)
     folder = Path(out or f"lisse-{paper}-{scale}")
     print(
         f"{about.title} ({about.reference})\nClaim    {about.claim}\nNeeds    {about.needs[scale]}\n", file=sys.stderr
@@ -94,4 +97,4 @@ def command(
 def _device(scale: str) -> str:
     import torch
 
-    return "cuda" if scale == "paper" and torch.cuda.is_available() else "cpu"
+    return "cuda" if scale != "smoke" and torch.cuda.is_available() else "cpu"

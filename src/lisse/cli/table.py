@@ -43,20 +43,20 @@ def print_profile(profile: Profile) -> None:
     Where there are many columns, layers of which other things are measured (attention, and the blocks around it) are a
     table each, and a table shows the first sets of coordinates, of those the first quantities, and names the others.
     """
-    layers = list(profile.table().index)
     along = [row for row in profile.rows if row.layer is not None]
+    layers = list(profile.table().index) if along else []
     rest = [row for row in profile.rows if row.layer is None]
     sets = list(dict.fromkeys((row.quantity, row.where()) for row in along))
     everywhere: dict[str, Value] = _common(along) if len(sets) > MOST_COLUMNS else {}
     columns: dict[tuple[str, str], dict[str, Row]] = {}
     for row in along:
         columns.setdefault((row.quantity, _where(row, everywhere)), {})[str(row.layer)] = row
-    others, left_out, used = list[str](), list[str](), {row.quantity for row in rest}
+    others, left_out, used = list[tuple[str, str]](), list[str](), {row.quantity for row in rest}
     for place, group in enumerate(_alike(layers, columns) if len(columns) > MOST_COLUMNS else [layers] * bool(columns)):
         there = [key for key, column in columns.items() if any(layer in column for layer in group)]
-        shown_sets, more = _first_sets(there)
+        shown_sets = _first_sets(there)
         chosen = [key for key in there if key[1] in shown_sets]
-        others += more
+        others += [key for key in there if key[1] not in shown_sets]
         left_out += [" ".join(filter(None, key)) for key in chosen[MOST_COLUMNS:]]
         chosen = chosen[:MOST_COLUMNS]
         used |= {quantity for quantity, _ in chosen}
@@ -67,11 +67,14 @@ def print_profile(profile: Profile) -> None:
         print_table(["layer", *(" ".join(filter(None, key)) for key in chosen)], lines)
     if left_out:
         print(printable(f"In the profile, not shown: {', '.join(dict.fromkeys(left_out))}. `--json` prints all."))
-    others = list(dict.fromkeys(others))
     if everywhere:
         print(printable("In every column: " + ", ".join(f"{key}={value}" for key, value in everywhere.items()) + "."))
     if others:
-        print(printable(f"In the profile, not shown: the same for {'; '.join(others)}."))
+        elsewhere = dict.fromkeys(where for name, where in others if name in used and where)
+        unseen = dict.fromkeys(name for name, where in others if name not in used or not where)
+        told = [f"the same for {'; '.join(elsewhere)}"] * bool(elsewhere) + [", ".join(unseen)] * bool(unseen)
+        more = " `--json` prints all." if unseen else ""
+        print(printable(f"In the profile, not shown: {'; and '.join(told)}.{more}"))
     _print_rest(rest)
     kinds = {row.kind for row in profile.rows if row.quantity in used}
     if used:
@@ -114,8 +117,8 @@ def _alike(layers: Sequence[str], columns: Mapping[tuple[str, str], Mapping[str,
     return [names for _, names in groups]
 
 
-def _first_sets(columns: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    """Sets of coordinates whose columns are shown, and the others; a set is never torn."""
+def _first_sets(columns: Sequence[tuple[str, str]]) -> list[str]:
+    """Sets of coordinates whose columns are shown; a set is never torn."""
     counts: dict[str, int] = {}
     for _, where in columns:
         counts[where] = counts.get(where, 0) + 1
@@ -123,8 +126,8 @@ def _first_sets(columns: Sequence[tuple[str, str]]) -> tuple[list[str], list[str
     for place, where in enumerate(sets):
         used += counts[where]
         if used > MOST_COLUMNS and place > 0:
-            return sets[:place], sets[place:]
-    return sets, []
+            return sets[:place]
+    return sets
 
 
 def _print_rest(rest: Sequence[Row]) -> None:

@@ -24,7 +24,7 @@ import lisse
 from lisse.profile_file import writing
 from lisse.progress import Event, Listener
 
-Scale = Literal["smoke", "paper"]
+Scale = Literal["smoke", "small", "paper"]
 
 
 @dataclass(frozen=True)
@@ -239,6 +239,10 @@ def markdown(one: Mapping[str, Any]) -> str:
 
 def timed(study: Study, task: Task) -> tuple[Outcome, float]:
     """Run an experiment, and say how long it took."""
+    if task.scale not in study.about.needs:
+        raise ValueError(
+            f"timed: scale must be one of {', '.join(study.about.needs)} for {study.about.paper}, got {task.scale!r}."
+        )
     if task.model is not None and not study.about.models:
         raise ValueError(
             f"timed: model must be left out, got {task.model!r}. {study.about.paper} has its own networks."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -165,7 +166,10 @@ class Isometry(Instrument):
                     )  # fmt: skip
                     return {} if one is None else one.tensors()
 
-                made = run.piece(self, ("gradients", where, begin, stop), make)
+                with warnings.catch_warnings():
+                    if where == "off":  # where images leave [0, 1], and are meant to
+                        warnings.filterwarnings("ignore", "Normalised: images must lie in", UserWarning)
+                    made = run.piece(self, ("gradients", where, begin, stop), make)
                 if not made:
                     notes.append("No gradients and Jacobians: the model gives no logits for these labels.")
                     return []

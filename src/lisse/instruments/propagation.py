@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lisse.instruments.propagation_layers import Key, key
-from lisse.instruments.propagation_masked import CONSTRUCTIONS, hidden_patches, lemma, resized, with_side
+from lisse.instruments.propagation_masked import CONSTRUCTIONS, hidden_patches, lemma, movable, resized, with_side
 from lisse.instruments.propagation_quantities import QUANTITIES
 from lisse.instruments.propagation_reading import LEAST_SAMPLES, Reading
 from lisse.instruments.propagation_sites import Stage, stages_of
@@ -20,11 +20,16 @@ from lisse.maths.similarity import CKAStream
 from lisse.networks.attention_heads import heads_of
 from lisse.networks.attention_sites import has_attention
 from lisse.networks.masked import MaskedDecoder, masked_network, normalised
-from lisse.profile import Kind, Part, Quantity, Row
+from lisse.profile import Kind, Part, Quantity, Row, Value
 from lisse.run import Instrument, Run
 from lisse.taps import Tap, feed, prepared, still, tapped
 
 _QUICK = 32
+# Coordinates whose rows come first.
+_HEADLINES: tuple[dict[str, Value], ...] = (
+    {"of": "block"}, {"pair": "neighbours"}, {"over": "mean"}, {"of": "kernel"}, {"of": "attention"},
+    {"of": "sublayer"},
+)  # fmt: skip
 _RESAMPLES = 200  # of the similarity, whose every resample is a table of all pairs
 
 
@@ -74,7 +79,9 @@ class Propagation(Instrument):
     def fits(self, run: Run) -> str | None:
         """Any network with attention on tokens."""
         if not has_attention(run.model) and masked_network(run.model) is None:
-            return f"it reads attention, and {type(run.model).__name__} has none that lisse knows."
+            card = getattr(run.model, "lisse", None)
+            name = getattr(card, "name", None) or type(run.model).__name__
+            return f"it reads attention, and {name} has none that lisse knows."
         return None
 
     def part(self, run: Run) -> Part:
@@ -86,7 +93,11 @@ class Propagation(Instrument):
         interval = not self.quick and n >= LEAST_SAMPLES
         if not self.quick and not interval:
             notes.append(f"{n} samples are too few for intervals.")
-        for stage in stages_of(run, self.grid, self.leading, notes):
+        stages = stages_of(run, self.grid, self.leading, notes)
+        for stage in stages:
+            if self.sides and stage.part == "decoder" and stage.network is not None:
+                movable(stage.network)  # before hours of reading, not after
+        for stage in stages:
             reading = Reading(self, run, stage, n, notes)
             found = reading.through()
             rows += self._rows(run, stage, found, interval)
@@ -101,6 +112,7 @@ class Propagation(Instrument):
                 rows += self._slopes(run, stage)
         if self.sides and not any(row.quantity == "lemma_slope" for row in rows):
             notes.append("No slope in n: it is taken on the decoder of a masked autoencoder.")
+        rows.sort(key=_headline)
         used = {row.quantity for row in rows}
         told = tuple(quantity for quantity in self.QUANTITIES if quantity.name in used)
         return Part(self.name, tuple(rows), told, tuple(dict.fromkeys(notes)), arrays)
@@ -147,12 +159,11 @@ class Propagation(Instrument):
             generator = run.generator(f"propagation similarity {stage.part}")
             picks = torch.randint(stream.batches, (_RESAMPLES, stream.batches), generator=generator)
             drawn = torch.stack([stream.value(batches=pick.tolist()) for pick in picks])
-        names = ["input of the blocks", *(layer.name for layer in stage.layers)]
         rows = []
         for place, layer in enumerate(stage.layers, 1):
             for other in dict.fromkeys((place - 1, 0)):
                 value = float(table[place, other])
-                at = {"other": names[other], "pair": "neighbours" if other == place - 1 else "first"}
+                at: dict[str, Value] = {"pair": "neighbours" if other == place - 1 else "first"}
                 bounds = {}
                 if drawn is not None:
                     tail = (1 - self.level) / 2
@@ -203,6 +214,12 @@ class Propagation(Instrument):
                 )
             )  # fmt: skip
         return rows
+
+
+def _headline(row: Row) -> int:
+    """Place among the rows: first what a table has room for, one reading of each kind of number."""
+    at = dict(row.at)
+    return _HEADLINES.index(at) if at in _HEADLINES else len(_HEADLINES)
 
 
 def _stacked(tables: list[np.ndarray]) -> np.ndarray:

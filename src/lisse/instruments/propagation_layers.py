@@ -87,10 +87,12 @@ class Rings:
     def chosen(self, matrix: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The same for masked queries over unmasked keys, scaled to sum to 1, and what uniform weights would give.
 
+        Weights may be negative, as those of (25) are: their sizes count.
+
         ``matrix`` ``[n, M, p, p]``, ``hidden`` ``[n, p]``: ``[n, M, 1 + every]`` and ``[n, 1 + every]``.
         """
         keys = (~hidden).to(matrix)
-        rows = matrix * keys[:, None, None, :]
+        rows = matrix.abs() * keys[:, None, None, :]
         rows = rows / rows.sum(-1, keepdim=True).clamp_min(1e-30)
         weights = hidden.to(matrix) / hidden.sum(1, keepdim=True)
         columns = self.like(matrix)
@@ -111,11 +113,13 @@ def distances(by_head: Tensor, rings: Rings, **at: Value) -> dict[Key, Tensor]:
     return found
 
 
-def kernel(heads: Heads, matrix: Tensor, grid: tuple[int, int], first: int) -> dict[Key, Tensor]:
+def kernel(
+    heads: Heads, matrix: Tensor, grid: tuple[int, int], first: int, *, causal: bool = False
+) -> dict[Key, Tensor]:
     """Symmetry and translation invariance of the kernel on the patches, means over heads; ``matrix`` is theirs alone.
 
     ``first`` tokens come before the patches. In the readings that [cao2022] puts in place of the dot product queries
-    and keys are the layer's own.
+    and keys are the layer's own; with ``causal`` these too look back alone.
     """
     q, k = (part[..., first : first + matrix.shape[-1], :] for part in (heads.query, heads.key))
     kind: Any = heads.reading
@@ -133,6 +137,8 @@ def kernel(heads: Heads, matrix: Tensor, grid: tuple[int, int], first: int) -> d
         "rbf_w": kernel_scores(q, k, kind="rbf_w"),
     }
     for name, other in others.items():
+        if causal:
+            other = other.masked_fill(torch.ones_like(other, dtype=torch.bool).triu(1), -torch.inf)
         found[key("reading_distance", to=name)] = row_distance(matrix, other.softmax(-1)).mean(1)
     terms = dot_decomposition(q, k, scale=heads.scale)
     for place, name in enumerate(("query", "key", "difference")):

@@ -48,15 +48,34 @@ def lemma(heads: Heads, hidden: Tensor, first: int) -> dict[Key, Tensor]:
         size = torch.zeros((), dtype=torch.float64)
         for head in range(count):
             a, v = matrix[image, head], values[image, head]
-            residuals = attention_residuals(a / a.sum(-1, keepdim=True), v, here)
+            # Convex weights to a few digits: they take most of the time here.
+            residuals = attention_residuals(a / a.sum(-1, keepdim=True), v, here, queries=here, tol=1e-7)
             size = size + (a @ v)[here].norm(dim=-1).mean().cpu() / count
             for name in CONSTRUCTIONS:
-                sums[name] = sums.get(name, torch.zeros(())) + getattr(residuals, name)[here].mean().cpu() / count
+                sums[name] = sums.get(name, torch.zeros(())) + getattr(residuals, name).mean().cpu() / count
         for name in CONSTRUCTIONS:
             found.setdefault(key("lemma_residual", construction=name), []).append(sums[name])
             found.setdefault(key("lemma_share", construction=name), []).append(sums[name] / size)
         found.setdefault(key("span_residual"), []).append(sums["least_squares"] / size)
     return {name: torch.stack(numbers) for name, numbers in found.items()}
+
+
+def interpolation_weights(heads: Heads, hidden: Tensor, first: int) -> Tensor:
+    r"""The weights of (25), ``[n, M, p, p]``: at masked queries and unmasked keys, 0 elsewhere.
+
+    Those of least norm with the least :math:`\|z_i - \sum_j a_j v_j\|`, taken over the unmasked values and the
+    ``first`` tokens before the patches, whose weights have no place on the grid and are left out.
+    """
+    matrix, values = heads.matrix.double(), heads.value.double()
+    found = torch.zeros_like(matrix[..., first:, first:])
+    for image, masked in enumerate(hidden):
+        seen = torch.cat((masked.new_zeros(first), masked)).logical_not()
+        points = values[image][:, seen]  # M, |N|, h
+        targets = (matrix[image] @ values[image])[:, ~seen]
+        weights = targets @ torch.linalg.pinv(points)
+        rows, columns = (~seen[first:]).nonzero(), seen[first:].nonzero()[:, 0]
+        found[image, :, rows, columns] = weights[..., first:]
+    return found.to(heads.matrix)
 
 
 def interpolation(network: MaskedAutoencoder, logits: Tensor, images: Tensor, hidden: Tensor) -> dict[Key, Tensor]:
@@ -78,20 +97,22 @@ def interpolation(network: MaskedAutoencoder, logits: Tensor, images: Tensor, hi
     return {name: torch.stack(numbers) for name, numbers in found.items()}
 
 
-def with_side(network: MaskedAutoencoder, side: int) -> MaskedAutoencoder:
-    """The same weights on another grid of patches; the sine-cosine positions are those of that grid.
+def movable(network: MaskedAutoencoder) -> None:
+    """Refuse a network with other positions than the sine-cosine ones: on another grid they are not known."""
+    for embedding in (network.pos_embed, network.decoder_pos_embed):
+        own = sincos_positions(network.side, embedding.shape[-1]).to(embedding)
+        if not torch.allclose(embedding[0, 1:], own, atol=1e-3):
+            raise ValueError(
+                "Propagation: sides must be left out for a network whose positions are not the sine-cosine ones, got "
+                f"others in the {'encoder' if embedding is network.pos_embed else 'decoder'}. Leave out sides."
+            )
 
-    Refused for a network whose positions are others: what they would be elsewhere is not known.
-    """
+
+def with_side(network: MaskedAutoencoder, side: int) -> MaskedAutoencoder:
+    """The same weights on another grid of patches; the sine-cosine positions are those of that grid."""
     attention: Any = network.blocks[0].attn
     decoding: Any = network.decoder_blocks[0].attn
     width, decoder = network.norm.weight.numel(), network.decoder_norm.weight.numel()
-    own = sincos_positions(network.side, width).to(network.pos_embed)
-    if not torch.allclose(network.pos_embed[0, 1:], own, atol=1e-3):
-        raise ValueError(
-            "Propagation: sides must be left out for a network whose positions are not the sine-cosine ones, got "
-            f"{side}. Leave out sides."
-        )
     with torch.random.fork_rng(devices=[]):
         other = MaskedAutoencoder(
             network.in_channels, side * network.patch, patch=network.patch, width=width, heads=attention.heads,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from lisse.instruments.propagation_layers import Key, Rings, added_rank, distances, joined, kernel, key, steps
-from lisse.instruments.propagation_masked import hidden_patches, interpolation, lemma, mask_mass
-from lisse.instruments.propagation_sites import WORDS, Layer, Stage, all_taps, lengths_of
+from lisse.instruments.propagation_masked import hidden_patches, interpolation, interpolation_weights, lemma, mask_mass
+from lisse.instruments.propagation_sites import Layer, Stage, all_taps, lengths_of
 from lisse.maths.given import all_finite
 from lisse.maths.integral import row_sum_error
 from lisse.maths.similarity import CKAStream
@@ -63,9 +63,7 @@ class Reading:
         self.start = 0  # of the batch that runs
         self.inputs: Any = None
         self.roles = {
-            tap: (place, word)
-            for place, layer in enumerate(stage.layers)
-            for word, tap in zip(WORDS, layer.taps, strict=False)
+            tap: (place, word) for place, layer in enumerate(stage.layers) for word, tap in layer.taps.items()
         }
 
     def through(self) -> list[dict[Key, Tensor]]:
@@ -92,6 +90,8 @@ class Reading:
 
     def _on(self, tap: Tap, value: Tensor) -> None:
         place, word = self.roles[tap]
+        if word in ("fed", "given") and self.start >= self.options.kernels:
+            return
         held = self.held.setdefault(place, {})
         # A copy: a residual sum may be written into what is read here.
         held[word] = value if word in ("after", "qkv", "softmax") else value.clone()
@@ -124,9 +124,8 @@ class Reading:
         if self.stage.part == "decoder":
             assert self.stage.network is not None
             hidden = hidden_patches(self.stage.network, self.stage.noise(self.run, self.start, count))
-        groups = [(int(length), (lengths == length).nonzero()[:, 0]) for length in lengths.unique()]
         parts, places = [], []
-        for length, rows in groups:
+        for length, rows in _of_one_length(lengths):
             everything = len(rows) == count
             part = [x if everything else x[rows.to(x.device)] for x in (v, u, z, after)]
             some = heads if heads is None or everything else heads.of(rows.to(heads.matrix.device))
@@ -135,7 +134,10 @@ class Reading:
         for name, values in joined(parts, places, count).items():
             self.numbers[place].setdefault(name, []).append(values)
         if heads is not None and self.start < max(self.options.kernels, self.options.lemma):
-            self._few(place, layer, heads, v, z, after, hidden, lengths)
+            # Behind a norm that comes after the sum, the network's input and output are taken as they are.
+            turned = "fed" in held and "given" in held and torch.equal(u, v)
+            ends = (held["fed"], held["fed"] + held["given"]) if turned else (v + z, after)
+            self._few(place, layer, heads, ends, hidden, lengths)
         padded = isinstance(self.inputs, dict) and "attention_mask" in self.inputs
         if not self.layers:
             self.layers.append(_flat(v, layer, valid, padded))
@@ -144,9 +146,7 @@ class Reading:
     def _numbers(
         self, place: int, layer: Layer, part: list[Tensor], heads: Heads | None, length: int, hidden: Tensor | None
     ) -> dict[Key, Tensor]:
-        first, grid = layer.leading, layer.grid
-        if length < grid[0] * grid[1] + first:
-            grid = (1, length - first)
+        first, grid = layer.leading, layer.within(length)
         stop = first + grid[0] * grid[1]
         v, u, z, after = (x[:, first:stop] for x in part)
         mixed = None
@@ -169,28 +169,43 @@ class Reading:
             chosen, even = rings.chosen(patches, hidden)
             found |= distances(chosen, rings, queries="masked, unmasked keys")
             found |= distances(even[:, None], rings, queries="masked, unmasked keys, uniform")
+            self.heads.setdefault(("attention_distance_masked", place), []).append(chosen[..., 0])
+            self.heads.setdefault(("attention_mass_masked", place), []).append(chosen[..., 1:])
+            self.heads.setdefault(("attention_mass_masked_uniform", place), []).append(even[:, 1:])
             found |= mask_mass(heads.matrix, hidden, first)
         return found
 
     def _few(
-        self, place: int, layer: Layer, heads: Heads, v: Tensor, z: Tensor, after: Tensor, hidden: Tensor | None,
+        self,
+        place: int,
+        layer: Layer,
+        heads: Heads,
+        ends: tuple[Tensor, Tensor],
+        hidden: Tensor | None,
         lengths: Tensor,
-    ) -> None:  # fmt: skip
-        """What is taken apart on a few images only: kernels, ranks, Lemma 6.1."""
-        first, stop = layer.leading, layer.leading + layer.grid[0] * layer.grid[1]
-        whole = int((lengths == v.shape[1]).long().cumprod(0).sum())  # images before the first one with padding
-        some = slice(0, min(len(v), whole, max(0, self.options.kernels - self.start)))
-        found: dict[Key, Tensor] = {}
-        if some.stop:
-            few = heads.of(some)
-            patches = few.matrix[..., first:stop, first:stop]
+    ) -> None:
+        """What is taken apart on a few images only: kernels, ranks (before and after the FFN), Lemma 6.1."""
+        first = layer.leading
+        count = len(ends[0])
+        few = min(count, max(0, self.options.kernels - self.start))
+        parts, places = [], []
+        for length, rows in _of_one_length(lengths[:few]):
+            grid = layer.within(length)
+            span, rows = slice(first, first + grid[0] * grid[1]), rows.to(ends[0].device)
+            some = heads.of(rows)
+            patches = some.matrix[..., span, span]
             patches = patches / patches.sum(-1, keepdim=True)
-            found |= kernel(few, patches, layer.grid, first)
-            y = (v + z)[some, first:stop]
-            found[key("added_rank")] = added_rank(y, after[some, first:stop])
-        tried = slice(0, min(len(v), max(0, self.options.lemma - self.start)))
+            part = kernel(some, patches, grid, first, causal=self.modes[place] == "causal")
+            part[key("added_rank")] = added_rank(ends[0][rows, span], ends[1][rows, span])
+            parts.append(part)
+            places.append(rows.cpu())
+        found = joined(parts, places, few) if few else {}
+        tried = slice(0, min(count, max(0, self.options.lemma - self.start)))
         if hidden is not None and tried.stop:
             found |= lemma(heads.of(tried), hidden[tried], first)
+            rings = self._rings(layer.grid, layer.grid)
+            weights = interpolation_weights(heads.of(tried), hidden[tried], first)
+            found |= distances(rings.chosen(weights, hidden[tried])[0], rings, queries="masked, weights of (25)")
         for name, values in found.items():
             self.numbers[place].setdefault(name, []).append(values.double().cpu())
 
@@ -267,11 +282,16 @@ class Reading:
                 return value - held[place]
             else:
                 v = held.pop(place)
-                span = slice(layer.leading, layer.leading + layer.grid[0] * layer.grid[1])
-                full = steps(v[:, span], v[:, span], v[:, span], value[:, span], None, layer.grid)
+                parts, places = [], []
+                for length, rows in _of_one_length(lengths_of(self.inputs, v.shape[1], len(v))):
+                    grid, rows = layer.within(length), rows.to(v.device)
+                    span = slice(layer.leading, layer.leading + grid[0] * grid[1])
+                    before, behind = v[rows, span], value[rows, span]
+                    parts.append(steps(before, before, before, behind, None, grid))
+                    places.append(rows.cpu())
                 found[place] = {
                     (quantity, (("of", "block without skips"),)): values
-                    for (quantity, at), values in full.items()
+                    for (quantity, at), values in joined(parts, places, len(v)).items()
                     if dict(at)["of"] == "block"
                 }
             return None
@@ -281,6 +301,11 @@ class Reading:
         for place, numbers in found.items():
             for name, values in numbers.items():
                 self.numbers[place].setdefault(name, []).append(values.double().cpu())
+
+
+def _of_one_length(lengths: Tensor) -> list[tuple[int, Tensor]]:
+    """Samples with the same number of valid tokens, and that number."""
+    return [(int(length), (lengths == length).nonzero()[:, 0]) for length in lengths.unique()]
 
 
 def _flat(tokens: Tensor, layer: Layer, valid: Tensor, padded: bool) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,7 +16,8 @@ from lisse.recording import batch_seed
 from lisse.run import Run
 from lisse.taps import Tap, feed, find, prepared, reseed
 
-WORDS = ("before", "entry", "out", "after", "qkv", "softmax")
+# Tokens without a place that are believed unasked: a class token, a distillation token, registers.
+_MOST_LEADING = 16
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,20 @@ class Layer:
     grid: tuple[int, int]
     leading: int
     made: tuple[Tap, ...] = ()  # of a layer of the zoo: queries, keys and values; the attention matrix
+    feed: tuple[Tap, ...] = ()  # of others: what enters the feed-forward network, and what it gives
     depth: float = 0.0
 
     @property
-    def taps(self) -> list[Tap]:
-        """Those that are read, in the order of :data:`WORDS`."""
-        return [self.before, self.site.entry, self.site.out, self.after, *self.made]
+    def taps(self) -> dict[str, Tap]:
+        """Those that are read, by what is read there."""
+        ends = {"before": self.before, "entry": self.site.entry, "out": self.site.out, "after": self.after}
+        more = (*zip(("qkv", "softmax"), self.made, strict=False), *zip(("fed", "given"), self.feed, strict=False))
+        return {**ends, **dict(more)}
+
+    def within(self, length: int) -> tuple[int, int]:
+        """The grid of a sample with ``length`` valid tokens: a shorter text lies on a shorter line."""
+        rows, columns = self.grid
+        return self.grid if length >= self.leading + rows * columns else (1, length - self.leading)
 
 
 @dataclass(frozen=True)
@@ -153,8 +163,26 @@ def _layers(
         inner = (by_place.get((f"{site.entry.module}.{part}", site.entry.call, "out")) for part in ("qkv", "softmax"))
         made = tuple(tap for tap in inner if tap is not None)
         zoo = isinstance(stage.model.get_submodule(site.entry.module), SplitHeadAttention) and len(made) == 2
-        layers.append(Layer(name, site, before, after, lies, first, made if zoo else ()))
+        fed = () if zoo else _feed_forward(stage.model, block, site, by_place)
+        layers.append(Layer(name, site, before, after, lies, first, made if zoo else (), fed))
     return layers
+
+
+def _feed_forward(
+    model: nn.Module, block: str, site: AttentionSite, by_place: Mapping[tuple[str, int, Literal["in", "out"]], Tap]
+) -> tuple[Tap, ...]:
+    """The two ends of a block's feed-forward network: its first linear map behind the attention, and its last."""
+    inside = (f"{site.entry.module}.", f"{site.out.module}.")
+    maps = [
+        f"{block}.{name}"
+        for name, module in model.get_submodule(block).named_modules()
+        if isinstance(module, nn.Linear) and not f"{block}.{name}.".startswith(inside)
+    ]
+    if len(maps) < 2:
+        return ()
+    ends = by_place.get((maps[0], site.entry.call, "in")), by_place.get((maps[-1], site.entry.call, "out"))
+    found = tuple(tap for tap in ends if tap is not None and tap.shape == site.out.shape)
+    return found if len(found) == 2 else ()
 
 
 def _block(model: nn.Module, module: str) -> str:
@@ -177,6 +205,11 @@ def _grid(
             raise ValueError(
                 f"Propagation: grid must have at most as many places as there are tokens ({tokens} at {name}"
                 f"{f', {leading} of them leading' if leading else ''}), got {grid}. Give grid=(rows, columns)."
+            )
+        if leading is None and first > _MOST_LEADING:
+            raise ValueError(
+                f"Propagation: grid must have a place for every token but the class tokens, got {grid} for {tokens} "
+                f"tokens at {name}. If {first} of them have no place, say so: leading={first} (--leading {first})."
             )
         return grid, first
     if stage.network is not None:
@@ -218,9 +251,15 @@ def lengths_of(inputs: Any, tokens: int, count: int) -> Tensor:
     mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
     if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[1] != tokens:
         return torch.full((count,), tokens)
-    return mask.sum(1).long().cpu()
+    lengths = mask.sum(1).long().cpu()
+    if not torch.equal(mask.cpu() > 0, torch.arange(tokens) < lengths[:, None]):
+        raise ValueError(
+            "Propagation: attention_mask must be ones and then zeros in every row, got padding before a word. Pad on "
+            "the right (padding_side='right')."
+        )
+    return lengths
 
 
 def all_taps(stage: Stage) -> list[Tap]:
     """Every tap of a stage, each once."""
-    return list(dict.fromkeys(tap for layer in stage.layers for tap in layer.taps))
+    return list(dict.fromkeys(tap for layer in stage.layers for tap in layer.taps.values()))

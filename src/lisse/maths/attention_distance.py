@@ -17,6 +17,8 @@ def grid_distances(grid: tuple[int, int], *, metric: Metric = "euclidean") -> Te
     if metric not in ("euclidean", "chebyshev"):
         raise ValueError(f"grid_distances: metric must be euclidean or chebyshev, got {metric!r}.")
     rows, columns = grid
+    if int(rows) != rows or int(columns) != columns or rows < 1 or columns < 1:
+        raise ValueError(f"grid_distances: grid must be (rows, columns), whole numbers of at least 1, got {grid}.")
     place = torch.arange(rows * columns, dtype=torch.float64)
     down, right = (place // columns), place % columns
     apart = torch.stack([down[:, None] - down, right[:, None] - right]).abs()

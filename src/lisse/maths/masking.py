@@ -44,6 +44,11 @@ def masked_attention(attention: Tensor, values: Tensor, masked: Tensor) -> Maske
     ``masked`` ``[p]`` is True at masked tokens, some but not all.
     """
     a, v = floating("masked_attention", "attention", attention), floating("masked_attention", "values", values)
+    if a.ndim < 2 or v.ndim < 2 or a.shape[-1] != a.shape[-2] or v.shape[-2] != a.shape[-1]:
+        raise ValueError(
+            "masked_attention: attention and values must be [..., p, p] and [..., p, e], got "
+            f"{list(a.shape)} and {list(v.shape)}. Give a value per key."
+        )
     hidden = _mask("masked_attention", masked, a.shape[-1]).to(a.device)
     v = v.to(a)
     mass = a[..., hidden].sum(-1)
@@ -99,7 +104,14 @@ def lemma_residuals(
     for name, w in zip(("wq", "wk", "wv"), maps, strict=True):
         if w.ndim != 2 or len(w) != y.shape[1]:
             raise ValueError(f"{where}: {name} must be [{y.shape[1]}, e], got shape {list(w.shape)}.")
+    if maps[0].shape != maps[1].shape:
+        raise ValueError(
+            f"{where}: wq and wk must have the same width, got {maps[0].shape[1]} and {maps[1].shape[1]}. Their dot "
+            "products are taken."
+        )
     place = torch.zeros_like(y) if positions is None else floating(where, "positions", positions).to(y)
+    if place.shape != y.shape:
+        raise ValueError(f"{where}: positions must be {list(y.shape)}, as the tokens are, got {list(place.shape)}.")
     factor = maps[0].shape[1] ** -0.5 if scale is None else scale
 
     def head(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,12 +123,19 @@ def lemma_residuals(
 
 
 def attention_residuals(
-    attention: Tensor, values: Tensor, masked: Tensor, *, zeroed: tuple[Tensor, Tensor] | None = None
+    attention: Tensor,
+    values: Tensor,
+    masked: Tensor,
+    *,
+    zeroed: tuple[Tensor, Tensor] | None = None,
+    queries: Tensor | None = None,
+    tol: float = 1e-9,
 ) -> LemmaResiduals:
     r"""The same from attention ``[p, p]`` and values ``[p, e]`` of a real layer.
 
     ``zeroed`` is attention and values of the layer on tokens whose mask token is zero; without it masked values alone
-    are set to zero (``zeroed`` is then :math:`a_i \|m_i\|`).
+    are set to zero (``zeroed`` is then :math:`a_i \|m_i\|`). ``queries`` (indices, or a mask of p) takes the residuals
+    of some alone; the refit is that of all. ``tol`` is that of :func:`simplex_weights`, which takes most of the time.
     """
     split = masked_attention(attention, values, masked)
     a = floating("attention_residuals", "attention", attention)
@@ -130,12 +149,14 @@ def attention_residuals(
         without = other[:, ~hidden] @ its[~hidden]
     design = torch.cat([split.restricted, torch.ones_like(z[:, :1])], 1)
     refit = design @ _least_squares(design, z)
+    chosen = slice(None) if queries is None else torch.as_tensor(queries).to(a.device)
+    some, seen = z[chosen], v[~hidden]
     return LemmaResiduals(
-        norm(z - split.restricted, dim=-1),
-        norm(z - without, dim=-1),
-        norm(z - refit, dim=-1),
-        norm(z - simplex_weights(z, v[~hidden]) @ v[~hidden], dim=-1),
-        span_residual(z, v[~hidden]),
+        norm(some - split.restricted[chosen], dim=-1),
+        norm(some - without[chosen], dim=-1),
+        norm(some - refit[chosen], dim=-1),
+        norm(some - simplex_weights(some, seen, tol=tol) @ seen, dim=-1),
+        span_residual(some, seen),
     )
 
 

@@ -6,14 +6,14 @@ Needs numba (``lisse[fast]``); without it the same numbers come from PyTorch's o
 from __future__ import annotations
 
 import itertools
-import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from lisse.maths.workers import workers
 
 #: Differences that are summed in float32, side by side in the processor's lanes, before they go to float64.
 CHUNK = 4096
@@ -40,7 +40,7 @@ def squared_distances(a: Tensor, b: Tensor, rows: Tensor | None) -> Tensor:
     threads = min(torch.get_num_threads(), len(a), a.numel() // ALONE + 1)
     cuts = [len(a) * k // threads for k in range(threads + 1)]
     parts = [(here[i:j], there, where[i:j], found[i:j]) for i, j in itertools.pairwise(cuts)]
-    others = [_pool(threads - 1).submit(loop, *part) for part in parts[1:]] if threads > 1 else []
+    others = [workers(threads - 1).submit(loop, *part) for part in parts[1:]] if threads > 1 else []
     loop(*parts[0])
     for other in others:
         other.result()
@@ -57,16 +57,6 @@ def middle_ranks(by_sample: Tensor, owner: Tensor, drawn: Tensor) -> Tensor:
     found = np.zeros((2, by_sample.shape[1]), np.int32)
     _loops()[1](by_sample.contiguous().numpy(), owner.numpy(), middles, found)
     return torch.from_numpy(found).long().T
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that stay: to start one takes as long as a small layer's distances."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="lisse-distances")
-
-
-if hasattr(os, "register_at_fork"):  # a child process has the pool, but not its threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @cache

@@ -66,8 +66,22 @@ def parse(spec: str) -> Spec:
         )
     if colon and name and all(part.isidentifier() for part in (*hub.split("."), *name.split("."))):
         return Spec("factory", start, options)
-    advice = f"Did you mean zoo:{start}?" if start and not colon else "See docs/models.md."
-    raise ValueError(f"load_model: spec must be {KINDS}, got {spec!r}. {advice}")
+    raise ValueError(f"load_model: spec must be {KINDS}, got {spec!r}. {_advice(start, query)}")
+
+
+def _advice(start: str, query: str) -> str:
+    """What a spec without a hub was probably meant to be."""
+    path = Path(start).expanduser()
+    if start and path.name == "config.json" and path.is_file():
+        start, path = str(Path(start).parent), path.parent
+    if start and path.is_dir():
+        if not (path / "config.json").is_file():
+            return "It is a folder, and without a config.json not one of Hugging Face's; name a file in it."
+        return f"Did you mean hf:{text_of(start)}{'?' * bool(query)}{query}?"
+    if not start or ":" in start:
+        return "See docs/models.md."
+    # The zoo's names have no slash, a repository's has one.
+    return f"Did you mean {'hf' if '/' in start else 'zoo'}:{start}?"
 
 
 def _options(spec: str, query: str) -> dict[str, Any]:

@@ -78,16 +78,16 @@ def _key_bias(module: nn.Module, key: Tensor) -> Tensor:
     found: Tensor | None = None
     for name in _KEYS:
         layer = getattr(module, name, None)
-        if isinstance(layer, nn.Linear):
-            found = layer.bias
+        if isinstance(layer, nn.Module):
+            found = getattr(layer, "bias", None)
             break
     else:
         whole = getattr(module, "in_proj_bias", None)
         for name in _FUSED:
             layer = getattr(module, name, None)
-            whole = layer.bias if isinstance(layer, nn.Linear) else whole
+            whole = getattr(layer, "bias", None) if isinstance(layer, nn.Module) else whole  # GPT-2's is a Conv1D
         if isinstance(whole, Tensor) and len(whole) == 3 * heads * width:
             found = whole.chunk(3)[1]
-    if found is None or found.numel() != heads * width:
+    if not isinstance(found, Tensor) or found.numel() != heads * width:
         return torch.zeros(heads, width)
     return found.detach().reshape(heads, width)

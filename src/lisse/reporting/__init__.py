@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from lisse.reporting.depth import depth_figure, overview_figure
     from lisse.reporting.figure import save_figure
     from lisse.reporting.page import report
+    from lisse.reporting.seeds import joined
     from lisse.reporting.time import time_figure, time_heatmap, time_overview_figure
 
 _WHERE = {
     "depth_figure": "depth",
+    "joined": "seeds",
     "overview_figure": "depth",
     "report": "page",
     "save_figure": "figure",
@@ -23,6 +25,7 @@ _WHERE = {
 
 __all__ = [
     "depth_figure",
+    "joined",
     "overview_figure",
     "report",
     "save_figure",
@@ -36,7 +39,7 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'lisse.reporting' has no attribute {name!r}")
     try:
-        if name != "report":
+        if name not in ("joined", "report"):
             importlib.import_module("matplotlib")
         return getattr(importlib.import_module(f"lisse.reporting.{_WHERE[name]}"), name)
     except ImportError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from matplotlib.patches import Patch
 from torch import Tensor
 
 from lisse.maths.diffeomorphism import Diffeomorphism, PhaseDiagram, deform, phase_diagram
+from lisse.maths.diffeomorphism.modes import ModeRule
 from lisse.maths.diffeomorphism.warp import Interpolation
 from lisse.profile_file import writing
 from lisse.reporting.figure import GREY, INK, panels
@@ -49,8 +51,7 @@ def phase_figure(diagram: PhaseDiagram) -> Figure:
     )
     ax.grid(False)
     cuts = diagram.cuts.numpy()
-    upper = np.maximum(diagram.half.numpy(), diagram.delta_half.numpy())
-    ax.fill_betweenx(cuts, diagram.delta_half.numpy(), upper, color=GREEN, alpha=0.22, linewidth=0)
+    _fill(ax, cuts, diagram.delta_half.numpy(), diagram.half.numpy())
     ax.plot(diagram.delta_half.numpy(), cuts, color=INK, linestyle=":", linewidth=1.6)
     ax.plot(diagram.delta_one.numpy(), cuts, color=INK, linestyle="--", linewidth=1.6)
     ax.plot(diagram.half.numpy(), cuts, color=RED, linewidth=2.0)
@@ -71,12 +72,20 @@ def phase_figure(diagram: PhaseDiagram) -> Figure:
     return figure
 
 
+def _fill(ax: Axes, cuts: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    """Green between two lines that are straight on logarithmic axes, where the first is below: up to their crossing."""
+    fine = np.concatenate([np.geomspace(a, b, 200) for a, b in itertools.pairwise(cuts.tolist())])
+    left, right = (np.exp(np.interp(np.log(fine), np.log(cuts), np.log(line))) for line in (low, high))
+    ax.fill_betweenx(fine, left, right, where=(right >= left).tolist(), color=GREEN, alpha=0.22, linewidth=0)
+
+
 def deformation_grid(
     image: Tensor,
     *,
     cuts: Sequence[float] = (3, 5, 10, 15, 30),
     temperatures: Sequence[float] | None = None,
     interpolation: Interpolation = "bilinear",
+    modes: ModeRule = "paper",
     samples: int = 128,
     seed: int = 0,
 ) -> Figure:
@@ -92,8 +101,8 @@ def deformation_grid(
         raise ValueError("deformation_grid: cuts must not be empty.")
     cuts = sorted(cuts, reverse=True)
     if temperatures is None:
-        temperatures = _spanning(size, cuts, samples, seed)
-    diagram = phase_diagram(size, cuts, temperatures, samples=samples, seed=seed)
+        temperatures = _spanning(size, cuts, modes, samples, seed)
+    diagram = phase_diagram(size, cuts, temperatures, modes=modes, samples=samples, seed=seed)
     rows, columns = len(cuts), len(temperatures)
     wide = 1.75
     figure, axes = panels(
@@ -108,16 +117,15 @@ def deformation_grid(
         foot=0.1,
     )
     for row, cut in enumerate(cuts):
-        ensemble = Diffeomorphism(size, cut)
+        ensemble = Diffeomorphism(size, cut, modes=modes)
         field = ensemble.sample(1, 1.0, generator=torch.Generator().manual_seed(seed))
         for column, temperature in enumerate(diagram.temperatures.tolist()):
             moved = deform(image[None], field * temperature**0.5, interpolation=interpolation)[0]
             ax = axes[row * columns + column]
             _show(ax, moved, green=bool(diagram.green[row, column]))
             share = float(diagram.bijective[row, column])
-            ax.set_xlabel(
-                f"δ = {float(diagram.delta[row, column]):.2g} px · {share:.0%}", size=7.5, color=GREY, labelpad=5
-            )
+            delta = _short(float(diagram.delta[row, column]))
+            ax.set_xlabel(f"δ = {delta} px · {share:.0%}", size=7.5, color=GREY, labelpad=5)
             if column == 0:
                 ax.set_ylabel(f"c = {cut:g}", size=10, color=INK)
             if row == 0:
@@ -160,12 +168,36 @@ def save_animation(pictures: Sequence[Picture], path: str | Path, *, rate: float
         raise ValueError(f"save_animation: path must end in {', '.join(kinds)}, got {str(path)!r}.")
     if not pictures or not rate > 0:
         raise ValueError(f"save_animation: there must be pictures and a positive rate, got {len(pictures)} and {rate}.")
-    first, *rest = [*pictures, *reversed(pictures[1:-1])]
+    frames = _in_one_palette(pictures) if path.suffix.lower() == ".gif" else list(pictures)
+    first, *rest = [*frames, *reversed(frames[1:-1])]
     with writing(path) as file:
         first.save(
             file, format=kinds[path.suffix.lower()], save_all=True, append_images=rest, loop=0, duration=1000 / rate
         )
     return path
+
+
+def _in_one_palette(pictures: Sequence[Picture]) -> list[Picture]:
+    """The pictures in 256 colours that all of them share: a palette each flickers, and takes most of the time to find.
+
+    A deformation moves colours and makes no new ones, so the first, the middle and the last picture have them all.
+    """
+    from PIL import Image
+
+    some = [pictures[place].convert("RGB") for place in sorted({0, len(pictures) // 2, len(pictures) - 1})]
+    sheet = Image.new("RGB", (max(one.width for one in some), sum(one.height for one in some)))
+    top = 0
+    for one in some:
+        sheet.paste(one, (0, top))
+        top += one.height
+    # The words below are too few pixels to get colours by themselves, and Pillow takes a near white for white.
+    words = [round(255 + (c - 255) * share) for colour in (INK, GREEN, RED) for share in (1, 0.75, 0.5, 0.25)
+             for c in bytes.fromhex(colour[1:])]  # fmt: skip
+    found = np.array(sheet.quantize(256 - 13).getpalette()).reshape(-1, 3)[: 256 - 13]
+    found[found.min(1) > 247] = 255
+    colours = Image.new("P", (1, 1))
+    colours.putpalette([255, 255, 255, *words, *found.flatten().tolist()])
+    return [picture.convert("RGB").quantize(palette=colours) for picture in pictures]
 
 
 def _image(where: str, image: Tensor) -> Tensor:
@@ -175,9 +207,9 @@ def _image(where: str, image: Tensor) -> Tensor:
     return image
 
 
-def _spanning(size: tuple[int, int], cuts: Sequence[float], samples: int, seed: int) -> list[float]:
+def _spanning(size: tuple[int, int], cuts: Sequence[float], modes: ModeRule, samples: int, seed: int) -> list[float]:
     """Temperatures from below the lowest δ = ½ to above the highest half-way one, evenly in their logarithm."""
-    found = phase_diagram(size, cuts, [1.0], samples=samples, seed=seed)
+    found = phase_diagram(size, cuts, [1.0], modes=modes, samples=samples, seed=seed)
     low, high = float(found.delta_half.min()) / 2, float(found.half.max()) * 2
     return np.geomspace(low, max(high, 4 * low), _COLUMNS).tolist()
 
@@ -200,7 +232,15 @@ def _show(ax: Axes, image: Tensor, *, green: bool) -> None:
         spine.set_zorder(3)
 
 
+def _short(value: float) -> str:
+    """Two digits, or all before the point: 0.35, 4.6, 16, 207."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
+
+
 def _power(value: float) -> str:
+    """As 1.8·10⁻⁵."""
+    if value == 0:
+        return "0"
     mantissa, exponent = f"{value:.1e}".split("e")
     raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"{mantissa}·10{raised}"
@@ -213,14 +253,20 @@ def _captioned(image: Tensor, ensemble: Diffeomorphism, temperature: float, *, f
     scale = max(1, -(-256 // pixels.shape[1]))  # small pictures are shown with pixels as squares
     pixels = pixels.repeat(scale, 0).repeat(scale, 1)
     h, w = pixels.shape[:2]
-    band = max(26, w // 16)
+    delta = float(ensemble.delta(temperature))
+    said = f"c = {ensemble.cut:g}   T = {_power(temperature)}   δ = {delta:.1f} px"
+    verdict, colour = ("folds", RED) if folds else ("diffeomorphism", GREEN)
+    size = max(26, w // 16) * 0.45
+    font = ImageFont.truetype(findfont("DejaVu Sans"), size=size)  # Pillow's own font has no δ
+    # One line where both fit at every temperature, else two: a caption that jumps cannot be read.
+    lines = (
+        1 if font.getlength(f"c = {ensemble.cut:g}   T = 8.8·10⁻⁸   δ = 888.8 px   diffeomorphism") < w - size else 2
+    )
+    band = round(size * (0.8 + 1.4 * lines))
     canvas = Image.new("RGB", (w, h + band), "white")
     canvas.paste(Image.fromarray(pixels), (0, 0))
     draw = ImageDraw.Draw(canvas)
-    font = ImageFont.truetype(findfont("DejaVu Sans"), size=band * 0.45)  # Pillow's own font has no δ
-    delta = float(ensemble.delta(temperature))
-    said = f"c = {ensemble.cut:g}   T = {temperature:.1e}   δ = {delta:.1f} px"
-    draw.text((band * 0.3, h + band / 2), said, fill=INK, font=font, anchor="lm")
-    verdict, colour = ("folds", RED) if folds else ("diffeomorphism", GREEN)
-    draw.text((w - band * 0.3, h + band / 2), verdict, fill=colour, font=font, anchor="rm")
+    first, last = (h + size * (1.1 + 1.4 * line) for line in (0, lines - 1))
+    draw.text((size * 0.7, first), said, fill=INK, font=font, anchor="lm")
+    draw.text((w - size * 0.7, last), verdict, fill=colour, font=font, anchor="rm")
     return canvas

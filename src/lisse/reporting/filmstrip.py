@@ -79,4 +79,6 @@ def _outline(ax: Axes, hidden: np.ndarray, side: int, patch: float) -> None:
     for place in np.flatnonzero(~hidden):
         row, column = divmod(int(place), side)
         corner = (column * patch - 0.5, row * patch - 0.5)
-        ax.add_patch(Rectangle(corner, patch, patch, fill=False, edgecolor="white", linewidth=0.5, alpha=0.7))
+        # Dark under bright, so that one of the two is seen on any patch.
+        for colour, width in ((INK, 1.1), ("white", 0.5)):
+            ax.add_patch(Rectangle(corner, patch, patch, fill=False, edgecolor=colour, linewidth=width, alpha=0.7))

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from lisse.profile import Part, Profile, Row
 from lisse.reporting.figure import GREY, INK, PALETTE, panels, plain_text
-from lisse.reporting.series import legend_names, several
+from lisse.reporting.series import legend_names, part_of, several
 
 MOST_CLASSES = 4
 _FLOOR = 1e-6
@@ -26,7 +26,7 @@ def isometry_figure(profiles: Profile | Iterable[Profile]) -> Figure:
     95 % quantile. Holes: the longest bar of H1 over that of the input, the mean over classes.
     """
     given = several(profiles, "isometry_figure")
-    parts = [_part(profile, "isometry_figure") for profile in given]
+    parts = [part_of(profile, "isometry", "isometry_figure") for profile in given]
     names = legend_names(given)
     colours = {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(names)}
     labelled = any(row.at.get("pairs") == "within" for part in parts for row in part.rows)
@@ -72,7 +72,7 @@ def histogram_figure(profiles: Profile | Iterable[Profile], *, layer: str | None
     counts in logarithms. At most four classes; without labels one panel of all pairs.
     """
     given = several(profiles, "histogram_figure")
-    parts = [_part(profile, "histogram_figure") for profile in given]
+    parts = [part_of(profile, "isometry", "histogram_figure") for profile in given]
     names = legend_names(given)
     colours = {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(names)}
     kinds = _kinds(parts[0])
@@ -148,16 +148,6 @@ def _holes(part: Part) -> tuple[list[float], list[float]]:
             depth.append(float(here[0].depth or 0.0))
             values.append(float(np.mean([row.value / first[row.at["class"]] for row in here])))
     return depth, values
-
-
-def _part(profile: Profile, function: str) -> Part:
-    for part in profile:
-        if part.instrument == "isometry" and part.rows:
-            return part
-    raise ValueError(
-        f"{function}: profiles must hold what Isometry measured, got {profile.name!r} without it. "
-        "Run `lisse measure isometry`."
-    )
 
 
 def _layers(part: Part) -> list[str]:

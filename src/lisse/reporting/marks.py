@@ -42,8 +42,12 @@ def draw_line(ax: Axes, x: Sequence[float], line: Series, colour: Any, *, log: b
 
 def log_axis(ax: Axes, lines: Sequence[Series]) -> None:
     """A logarithmic axis with plain numbers, and enough of them, also where it spans less than a decade."""
+    log_ticks(ax, [row.value for line in lines for row in line.rows if drawable(row.value, True)])
+
+
+def log_ticks(ax: Axes, values: Sequence[float]) -> None:
+    """The same for the positive ``values`` that are drawn."""
     ax.set_yscale("log", nonpositive="clip")
-    values = [row.value for line in lines for row in line.rows if drawable(row.value, True)]
     decades = math.log10(max(values)) - math.log10(min(values))
     if decades < 0.7:
         ax.yaxis.set_major_locator(MaxNLocator(6))

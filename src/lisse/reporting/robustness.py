@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 
 from lisse.profile import Part, Profile, Row
 from lisse.reporting.figure import GREY, INK, PALETTE, panels, plain_text
-from lisse.reporting.series import legend_names, several
+from lisse.reporting.series import legend_names, part_of, several
 
 ATTACKS = {"noise": ":", "search": "-.", "fgsm": "--", "pgd": "-", "autoattack": (0, (5, 1, 1, 1, 1, 1))}
 NAMES = {
@@ -49,7 +49,7 @@ AXES = (
 def robustness_figure(profiles: Profile | Iterable[Profile]) -> Figure:
     """Accuracy along every axis that was measured, a colour per model, with intervals; dotted: clean accuracy."""
     given = several(profiles, "robustness_figure")
-    parts, names = [_part(profile, "robustness_figure") for profile in given], legend_names(given)
+    parts, names = [part_of(profile, "robustness", "robustness_figure") for profile in given], legend_names(given)
     shown = [axis for axis in AXES if any(_rows(part, axis) for part in parts)]
     if not shown:
         raise ValueError(
@@ -88,7 +88,7 @@ def robustness_figure(profiles: Profile | Iterable[Profile]) -> Figure:
 def corruption_figure(profiles: Profile | Iterable[Profile]) -> Figure:
     """Mean accuracy over severities by corruption: a row per corruption, worst at the bottom, a mark per model."""
     given = several(profiles, "corruption_figure")
-    parts, names = [_part(profile, "corruption_figure") for profile in given], legend_names(given)
+    parts, names = [part_of(profile, "robustness", "corruption_figure") for profile in given], legend_names(given)
     tables = [
         {str(row.at["corruption"]): row for row in part.rows if row.quantity == "mean_accuracy"} for part in parts
     ]
@@ -124,16 +124,6 @@ def corruption_figure(profiles: Profile | Iterable[Profile]) -> Figure:
     ax.set_xlabel("accuracy", size=9, color=INK)
     _legends(figure, names, [])
     return figure
-
-
-def _part(profile: Profile, function: str) -> Part:
-    found = next((part for part in profile.parts if part.instrument == "robustness" and part.rows), None)
-    if found is None:
-        raise ValueError(
-            f"{function}: profiles must hold Robustness, got {profile.name} without it. "
-            "lisse measure robustness makes one."
-        )
-    return found
 
 
 def _clean(part: Part) -> float:

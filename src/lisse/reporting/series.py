@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lisse.profile import Kind, Profile, Quantity, Row, Value
+from lisse.profile import Kind, Part, Profile, Quantity, Row, Value
 
 
 @dataclass
@@ -54,6 +54,17 @@ def several(profiles: Profile | Iterable[Profile], function: str) -> list[Profil
             f"{function}: profiles must be one Profile or several, got {kinds}. Load files with Profile.load."
         )
     return given
+
+
+def part_of(profile: Profile, instrument: str, function: str, *, arrays: bool = False) -> Part:
+    """What an instrument measured, where it has rows, or arrays if these are wanted."""
+    for part in profile:
+        if part.instrument == instrument and (part.arrays if arrays else part.rows):
+            return part
+    raise ValueError(
+        f"{function}: profiles must hold what {instrument.capitalize()} measured, got {profile.name!r} without it. "
+        f"Run `lisse measure {instrument} MODEL --data SPEC`."
+    )
 
 
 def legend_names(profiles: Sequence[Profile]) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from lisse.instruments.stability_fits import (
@@ -25,7 +26,7 @@ from lisse.maths.intervals import Interval
 from lisse.maths.power_law import PowerLaw
 from lisse.profile import Profile, Row
 from lisse.reporting.figure import GREY, INK, PALETTE, panels, plain_text
-from lisse.reporting.marks import foot, handle, put_legend
+from lisse.reporting.marks import foot, put_legend, visible
 from lisse.reporting.series import legend_names, several
 
 TITLES = {
@@ -33,6 +34,8 @@ TITLES = {
     "noise_stability": "G: answer to noise",
     "relative_stability": "R = D / G",
 }
+#: Marker and line of the first eight series, the next eight, and so on.
+_STYLES = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."))
 
 
 def stability_figure(
@@ -40,7 +43,8 @@ def stability_figure(
 ) -> Figure:
     """D, G and R along depth, a line per model and setting ([petrini2021] fig. 14).
 
-    ``cut`` and ``delta`` choose among several settings; without them all are drawn.
+    ``cut`` and ``delta`` choose among several settings; without them all are drawn. The legend says how many of the
+    fields are diffeomorphisms where not all of them are.
     """
     given = several(profiles, "stability_figure")
     names = legend_names(given)
@@ -55,7 +59,16 @@ def stability_figure(
             f"stability_figure: profiles must hold Stability's rows at cut={cut}, delta={delta}, got none. "
             "lisse measure stability makes them."
         )
-    labels = _labels(list(lines))
+    whole = {
+        (name, row.where()): row.value
+        for name, profile in zip(names, given, strict=True)
+        for row in profile.rows
+        if row.quantity == "bijective_share"
+    }
+    labels = [
+        label + (f" ({whole[key]:.0%} bijective)" if whole.get(key, 1.0) < 0.995 else "")
+        for key, label in zip(lines, _labels(list(lines)), strict=True)
+    ]
     figure, axes = panels(
         3,
         columns=3,
@@ -64,19 +77,20 @@ def stability_figure(
         title="Answer to smooth deformations and to noise of the same size"
         + (f": {names[0]}" if len(names) == 1 else ""),
         says="Squared distances over those between two samples. Where R falls far under 1 along depth, the network has "
-        "learnt to ignore smooth deformations more than noise.",
+        "learnt to ignore smooth deformations more than noise." + _one_setting(list(lines)),
         foot=foot(len(lines), 2),
     )
     for ax, quantity in zip(axes, TITLES, strict=True):
         for place, by in enumerate(lines.values()):
             rows = sorted(by.get(quantity, []), key=lambda row: row.depth or 0.0)
             rows = [row for row in rows if math.isfinite(row.value) and row.value > 0]
-            _band(ax, [row.depth or 0.0 for row in rows], rows, PALETTE[place % len(PALETTE)])
+            _band(ax, [row.depth or 0.0 for row in rows], rows, place)
         _log(ax, "y")
+        ax.set_xlim(-0.04, 1.04)
         ax.set_xlabel("depth (0: first layer, 1: last)", size=9, color=INK)
         plain_text(ax.set_title(TITLES[quantity], loc="left", size=10, color=INK))
     axes[2].axhline(1.0, color=GREY, lw=1.0, ls=":")
-    put_legend(figure, [handle(label, PALETTE[i % len(PALETTE)]) for i, label in enumerate(labels)], 2)
+    put_legend(figure, [_handle(label, place) for place, label in enumerate(labels)], 2)
     return figure
 
 
@@ -97,7 +111,7 @@ def error_figure(
     law = error_law(networks, errors, quantity, cut=cut, delta=delta)
     found = [over_seeds(each, quantity, cut=cut, delta=delta) for each in networks]
     mean = [float(np.exp(np.mean(np.log(np.atleast_1d(np.asarray(each, dtype=float)))))) for each in errors]
-    labels = list(names) if names is not None else [_first(each).name for each in networks]
+    labels = list(names) if names is not None else legend_names([_first(each) for each in networks])
     if len(labels) != len(found):
         raise ValueError(f"error_figure: names must have one entry per network, got {len(labels)} for {len(found)}.")
     figure, (ax,) = panels(
@@ -106,17 +120,17 @@ def error_figure(
         width=6.4,
         height=4.6,
         title="Test error against " + TITLES[quantity],
-        says=f"A point per network. {_told(law)}",
+        says=f"A point per network. {_told(law, TITLES[quantity][0])}",
         foot=foot(len(labels), 3),
     )
     for place, (interval, error) in enumerate(zip(found, mean, strict=True)):
-        _point(ax, float(interval.value), error, interval, PALETTE[place % len(PALETTE)], across=True)
+        _point(ax, float(interval.value), error, interval, place, across=True)
     _law(ax, law, [float(interval.value) for interval in found])
     for axis in "xy":
         _log(ax, axis)
     plain_text(ax.set_xlabel(TITLES[quantity], size=10, color=INK))
     ax.set_ylabel("test error", size=10, color=INK)
-    put_legend(figure, [handle(label, PALETTE[i % len(PALETTE)]) for i, label in enumerate(labels)], 3)
+    put_legend(figure, [_handle(label, place, line="") for place, label in enumerate(labels)], 3)
     return figure
 
 
@@ -137,7 +151,7 @@ def size_figure(
     for ax, (name, law) in zip(axes, laws.items(), strict=True):
         for network, size in zip(networks, sizes, strict=True):
             interval = over_seeds(network, name, cut=cut, delta=delta)
-            _point(ax, float(size), float(interval.value), interval, PALETTE[0])
+            _point(ax, float(size), float(interval.value), interval, 0)
         _law(ax, law, list(map(float, sizes)))
         for axis in "xy":
             _log(ax, axis)
@@ -162,11 +176,11 @@ def delta_figure(networks: Network | Sequence[Network], *, cut: float | None = N
     )
     for ax, name in zip(axes, TITLES, strict=True):
         for place, network in enumerate(given):
-            colour, deltas = PALETTE[place % len(PALETTE)], displacements(network)
+            (colour, marker, line), deltas = _style(place), displacements(network)
             if len(deltas) < 2:
                 raise ValueError(f"delta_figure: networks must be measured at several delta, got {deltas}.")
             found = [over_seeds(network, name, cut=cut, delta=d) for d in deltas]
-            ax.plot(deltas, [float(one.value) for one in found], color=colour, marker="o", ms=4, lw=1.6)
+            ax.plot(deltas, [float(one.value) for one in found], color=colour, marker=marker, ls=line, ms=4, lw=1.6)
             low, high = [float(one.low) for one in found], [float(one.high) for one in found]
             ax.fill_between(deltas, low, high, color=colour, alpha=0.18, linewidth=0)
         for axis in "xy":
@@ -176,7 +190,7 @@ def delta_figure(networks: Network | Sequence[Network], *, cut: float | None = N
         )
         plain_text(ax.set_title(TITLES[name] + slope, loc="left", size=9.5, color=INK))
         ax.set_xlabel("RMS displacement δ [pixels]", size=9, color=INK)
-    put_legend(figure, [handle(label, PALETTE[i % len(PALETTE)]) for i, label in enumerate(labels)], 2)
+    put_legend(figure, [_handle(label, place) for place, label in enumerate(labels)], 2)
     return figure
 
 
@@ -189,19 +203,43 @@ def _labels(keys: Sequence[tuple[str, str]]) -> list[str]:
     return [at if len(models) == 1 else name if len(ats) == 1 else f"{name}, {at}" for name, at in keys]
 
 
-def _band(ax: Axes, x: Sequence[float], rows: Sequence[Row], colour: str) -> None:
-    ax.plot(x, [row.value for row in rows], color=colour, marker="o", ms=3.5, lw=1.5)
+def _one_setting(keys: Sequence[tuple[str, str]]) -> str:
+    """The setting in words where several models share it, and so no label says it."""
+    (at, *others), models = dict.fromkeys(at for _, at in keys), {name for name, _ in keys}
+    return f" All lines: {at}." if not others and len(models) > 1 else ""
+
+
+def _style(place: int) -> tuple[str, str, str]:
+    """Colour, marker and line of the place-th series: where the colours begin anew, the others change."""
+    again = place // len(PALETTE) % len(_STYLES)
+    return (PALETTE[place % len(PALETTE)], *_STYLES[again])
+
+
+def _handle(text: str, place: int, *, line: str | None = None) -> Line2D:
+    """A legend entry of the place-th series; ``line`` replaces its line, \"\" by none."""
+    colour, marker, own = _style(place)
+    ls = own if line is None else line
+    return Line2D([], [], color=colour, marker=marker, ls=ls, lw=2, ms=5.5, mec="white", mew=0.6, label=visible(text))
+
+
+def _band(ax: Axes, x: Sequence[float], rows: Sequence[Row], place: int) -> None:
+    colour, marker, line = _style(place)
+    ax.plot(x, [row.value for row in rows], color=colour, marker=marker, ls=line, ms=3.5, lw=1.5)
     if rows and all(row.low is not None and row.high is not None for row in rows):
         low, high = [row.low or 0.0 for row in rows], [row.high or 0.0 for row in rows]
-        ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        if len(rows) > 1:
+            ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        else:  # a single layer: a band over nothing would not be seen
+            ax.vlines(x, low, high, color=colour, lw=1.3, alpha=0.7)
 
 
-def _point(ax: Axes, x: float, y: float, interval: Interval, colour: str, *, across: bool = False) -> None:
+def _point(ax: Axes, x: float, y: float, interval: Interval, place: int, *, across: bool = False) -> None:
     low, high = float(interval.low), float(interval.high)
+    colour, marker, _ = _style(place)
     if math.isfinite(low):
         draw: Any = ax.hlines if across else ax.vlines
         draw(y if across else x, low, high, color=colour, lw=1.3, alpha=0.7)
-    ax.plot([x], [y], "o", color=colour, ms=6, mec="white", mew=0.6)
+    ax.plot([x], [y], marker, color=colour, ms=6, mec="white", mew=0.6)
 
 
 def _law(ax: Axes, law: PowerLaw, x: Sequence[float]) -> None:
@@ -209,9 +247,10 @@ def _law(ax: Axes, law: PowerLaw, x: Sequence[float]) -> None:
     ax.plot(ends, law(torch.from_numpy(ends)).numpy(), color=GREY, lw=1.2, ls="--")
 
 
-def _told(law: PowerLaw) -> str:
+def _told(law: PowerLaw, letter: str) -> str:
+    prefactor = f"{float(law.prefactor.value):.3g} [{float(law.prefactor.low):.2g}, {float(law.prefactor.high):.2g}]"
     return (
-        f"Dashed: {float(law.prefactor.value):.3g} · R^{_ends(law.slope)}. Correlation of the logarithms "
+        f"Dashed: {prefactor} · {letter}^{_ends(law.slope)}. Correlation of the logarithms "
         f"{_ends(law.correlation)}, n = {law.n}."
     )
 

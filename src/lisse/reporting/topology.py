@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from lisse.maths.intervals import across_clouds
 from lisse.profile import Part, Profile
 from lisse.reporting.figure import GREY, INK, PALETTE, panels, plain_text
-from lisse.reporting.series import legend_names, several
+from lisse.reporting.series import legend_names, part_of, several
 
 CURVES = {
     "change_rate": "absolute change rate",
@@ -36,7 +36,7 @@ def topology_figure(
     (rates) and 9, 10 (distances).
     """
     given = several(profiles, "topology_figure")
-    parts = [_part(profile, "topology_figure") for profile in given]
+    parts = [part_of(profile, "topology", "topology_figure", arrays=True) for profile in given]
     names = legend_names(given)
     if quantity is not None and quantity not in CURVES:
         raise ValueError(f"topology_figure: quantity must be one of {', '.join(CURVES)}, got {quantity!r}.")
@@ -88,7 +88,7 @@ def diagrams_figure(profile: Profile, *, layers: Sequence[str] | None = None) ->
 
     Of the first cloud. ``layers`` chooses by name; without, at most 24 spread over depth.
     """
-    part = _part(profile, "diagrams_figure")
+    part = part_of(profile, "topology", "diagrams_figure", arrays=True)
     shown, note = _layers(part, layers, "diagrams_figure")
     figure, axes = panels(
         len(shown),
@@ -124,7 +124,7 @@ def barcode_figure(profile: Profile, *, layers: Sequence[str] | None = None) -> 
 
     At most 60 bars of each dimension, the longest; the diagrams hold all.
     """
-    part = _part(profile, "barcode_figure")
+    part = part_of(profile, "topology", "barcode_figure", arrays=True)
     shown, note = _layers(part, layers, "barcode_figure")
     figure, axes = panels(
         len(shown),
@@ -188,16 +188,6 @@ def _mean(found: np.ndarray) -> np.ndarray:
     total = np.where(there, found, 0.0).sum(0)
     count = there.sum(0)
     return np.divide(total, count, out=np.full(found.shape[1], np.nan), where=count > 0)
-
-
-def _part(profile: Profile, function: str) -> Part:
-    for part in profile:
-        if part.instrument == "topology" and part.arrays:
-            return part
-    raise ValueError(
-        f"{function}: profiles must hold the topology of a network, got {profile.name} without. "
-        "Measure it: lisse measure topology MODEL --data SPEC."
-    )
 
 
 def _curves(part: Part) -> list[tuple[str, str, str]]:

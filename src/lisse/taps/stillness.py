@@ -133,5 +133,7 @@ def _ask_for_weights(
 
 
 def _devices(model: nn.Module) -> list[torch.device]:
+    if not torch.cuda.is_initialized():  # then nothing can be there, and a deep network need not be walked through
+        return []
     found = {tensor.device for tensor in model.parameters()} | {tensor.device for tensor in model.buffers()}
     return [device for device in found if device.type == "cuda"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import warnings
 from typing import Any
@@ -36,5 +37,22 @@ def fabric_for(device: torch.device, devices: int, precision: str | None) -> Any
             f"train: device, devices and precision must fit together, got {str(device)!r}, {devices} and "
             f"{precision!r} ({text[:200]}). Leave precision out, or write bf16-mixed."
         ) from error
+    there = _in_a_group()
     fabric.launch()
+    if not there and _in_a_group():
+        atexit.register(_leave)
     return fabric
+
+
+def _in_a_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _leave() -> None:
+    """Leave the group of processes while the interpreter is whole.
+
+    Fabric does so for NCCL alone. Threads of Gloo that are still there when the interpreter goes may take the process
+    with them ("terminate called without an active exception", seldom), and a finished training ends with an error.
+    """
+    if _in_a_group():
+        torch.distributed.destroy_process_group()

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from lisse.maths.homology import Diagram, diagram_distance, persistence, total_persistence
+from lisse.maths.homology import Diagram, diagram_distance, matching, persistence, total_persistence
 from lisse.maths.homology.sorted_deaths import _alignment, _banded, _bound, _by_rows, _first_order, _reach
 
 k = np.arange(15.0)
@@ -207,6 +207,45 @@ def test_the_reach_of_a_match(p, share, expected):
     assert math.isinf(_reach(p, 1.0))
 
 
+def test_costs_of_very_different_sizes_come_to_an_end():
+    a = np.array([[5e-324, 0.5], [1e-16, 0.5000000000000001], [1.0000000000000002, 4.0], [-10.0, -9.5]])
+    b = np.array([[-1.0, 1.0], [1e-160, 0.001], [1e-16, 3.0]])
+    share = 2.0**-0.5
+    alone = [(share * (bars[:, 1] - bars[:, 0])) ** 4 for bars in (a, b)]
+    cost = np.hypot(*np.moveaxis(a[:, None] - b[None], 2, 0)) ** 4
+    least = min(
+        cost[list(i), list(j)].sum() + np.delete(alone[0], i).sum() + np.delete(alone[1], j).sum()
+        for count in range(4)
+        for i in itertools.combinations(range(4), count)
+        for j in itertools.permutations(range(3), count)
+    )
+    for x, y in ((a, b), (b, a)):  # the sparse solver alone would go on for ever
+        assert diagram_distance(x, y, p=4.0, ground=2.0) == pytest.approx(least**0.25, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("spread", [0.0, 1e-15, 1e-6, 1.0])
+def test_many_bars_are_matched_as_few_are(p, spread, monkeypatch):
+    """The sparse solver of whole numbers against the full matrix, with ties, near ties and none."""
+    rng = np.random.default_rng(0)
+    a, b = (np.cumsum(rng.integers(1, 9, (230, 2)) * (1 + spread * rng.random((230, 2))), 1) for _ in range(2))
+    sparse = [diagram_distance(a, b, p=p), diagram_distance(a, a + spread * 1e-3, p=p)]
+    monkeypatch.setattr(matching, "_SMALL", 10**6)
+    full = [diagram_distance(a, b, p=p), diagram_distance(a, a + spread * 1e-3, p=p)]
+    assert sparse == pytest.approx(full, rel=1e-9)
+
+
+def test_many_bars_whose_powers_vanish():
+    a = np.stack([np.arange(300.0) * 1e-200, np.arange(300.0) * 1e-200 + 1e-190], 1)
+    assert diagram_distance(a, a[:250] + 1e-195, p=2.0) == 0.0
+
+
+def test_a_diagram_with_bars_that_hardly_differ_is_at_no_distance_from_itself():
+    bars = np.array([[1e-160, 3.0], [5e-324, 3.0], [-1.0, 1.0]])
+    for p in (1.0, 2.0, 4.0):
+        assert diagram_distance(bars, bars[[2, 0, 1]], p=p) == 0.0
+
+
 @quick
 @given(diagrams, diagrams, diagrams, orders, norms, st.booleans())
 def test_it_is_a_metric(a, b, c, p, ground, together):
@@ -285,8 +324,6 @@ def test_bad_diagrams_are_named():
 def test_both_ways_to_match_give_the_dense_solvers_cost(kind, p):
     from scipy.optimize import linear_sum_assignment
 
-    from lisse.maths.homology import matching
-
     rng = np.random.default_rng(5)
     a = rng.uniform(0, 1, (40, 2)).cumsum(1)
     b = {
@@ -304,8 +341,8 @@ def test_both_ways_to_match_give_the_dense_solvers_cost(kind, p):
     full = np.block([[cost, places[0]], [places[1], np.zeros((len(b), len(a)))]])
     expected = full[linear_sum_assignment(full)].sum()
     i, j = np.nonzero(cost < alone[0][:, None] + alone[1])
-    for solve in (matching._with_places_of_rows, matching._with_all_places):
-        k, m = solve(i, j, cost[i, j], *alone)
+    for solve, full in itertools.product((matching._with_places_of_rows, matching._with_all_places), (True, False)):
+        k, m = solve(i, j, cost[i, j], *alone, full=full)
         assert len(set(k.tolist())) == len(k)
         assert len(set(m.tolist())) == len(m)
         found = cost[k, m].sum() + np.delete(alone[0], k).sum() + np.delete(alone[1], m).sum()

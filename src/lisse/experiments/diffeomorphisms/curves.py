@@ -33,7 +33,9 @@ def overview(
 ) -> Figure:
     """A row per network: R over δ (``deltas``), R at initialisation and trained by data set, R over P."""
     wide = 3 if deltas else 2
-    says = "Faint or dashed: at initialisation; full: trained. δ = 1 where no δ is shown. Bars: intervals over seeds."
+    says = (
+        "Faint, dashed, grey: at initialisation; full: trained. δ = 1 where no δ is shown. Bars: intervals over seeds."
+    )
     figure, axes = panels(
         wide * len(names), columns=wide, width=3.7, height=3.0, title="Relative stability to diffeomorphisms",
         says=says, foot=0.45,

@@ -24,9 +24,9 @@ from lisse.experiments.diffeomorphisms.plan import Settings
 from lisse.experiments.diffeomorphisms.result import D, G, R, Results
 from lisse.experiments.diffeomorphisms.stripe import last_octave
 from lisse.experiments.diffeomorphisms.tables import stripe_levels
+from lisse.experiments.outputs import png_files
 from lisse.maths.diffeomorphism import Diffeomorphism, bijective_share, deform, phase_diagram
 from lisse.maths.relative_stability import sphere
-from lisse.profile_file import writing
 from lisse.reporting.figure import GREY, INK, PALETTE, panels
 
 BLUE, ORANGE, GREEN = PALETTE[:3]
@@ -55,13 +55,7 @@ def draw(results: Results, chosen: Settings, sources: Sequence[Source], test: Da
         "figure-22": lambda: curves.parts_over_size(results, chosen, sources, bars=True),
         "treatments": lambda: curves.treatments(results, chosen, first, fields=("none", "random", "worst")),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, figure in made.items():
-        with writing(folder / f"{name}.png") as file:
-            figure().savefig(file, format="png", dpi=150)
-        paths.append(folder / f"{name}.png")
-    return paths
+    return png_files(((name, figure()) for name, figure in made.items()), folder)
 
 
 def photograph() -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -34,6 +34,31 @@ def log_log(ax: Axes, x: str, y: str) -> None:
     plain_ticks(ax.yaxis)
     ax.set_xlabel(x, size=9, color=INK)
     ax.set_ylabel(y, size=9, color=INK)
+
+
+def beside(ax: Axes, points: Mapping[str, tuple[float, float]], *, size: float = 8.5) -> None:
+    """A name to the right of each point, moved up or down and tied to it where several points lie close together.
+
+    Call it when the axes have their limits: names are kept apart as they are seen.
+    """
+    ax.figure.draw_without_rendering()  # type: ignore[union-attr]
+    seen = {name: ax.transData.transform(point) * 72 / ax.figure.dpi for name, point in points.items()}  # in points
+    reach = {name: 0.58 * size * len(name) + 12 for name in seen}
+    placed: dict[str, float] = {}
+    for name in sorted(seen, key=lambda name: -seen[name][1]):
+        x, y = seen[name]
+        height = y + 2
+        for other, there in placed.items():  # from the top down: nothing placed so far lies lower than it must
+            if x < seen[other][0] + reach[other] and seen[other][0] < x + reach[name]:
+                height = min(height, there - 1.25 * size)
+        placed[name] = height
+    for name, (x, y) in points.items():
+        moved = placed[name] - seen[name][1]
+        tie = {"arrowstyle": "-", "color": INK, "lw": 0.5, "shrinkB": 5} if abs(moved) > size else None
+        ax.annotate(
+            name, (x, y), xytext=(10, moved), textcoords="offset points", size=size, color=INK, va="center",
+            arrowprops=tie,
+        )  # fmt: skip
 
 
 def ends(found: Interval) -> list[list[float]] | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from lisse.data import Dataset, load_data
+from lisse.data import Dataset, load_data, places
 from lisse.models import load_model
 from lisse.networks.zoo import seeded
 from lisse.networks.zoo.convolutional import ConvolutionOnly
@@ -19,13 +20,30 @@ from lisse.training.recipes import Recipe
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: what ``load_data`` takes, and what a network needs to read it."""
+    """A data set: what ``load_data`` takes, and what a network needs to read it.
+
+    ``most`` samples of its training set are used, the same ones for every seed; all where it is ``None``.
+    """
 
     name: str
     label: str
     spec: str
     options: str
     cuts: tuple[int, ...]
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights that others have trained: a file in the folder ``checkpoints`` of the data, and on how many samples."""
+
+    file: str
+    p: int
+
+    def found(self) -> Path | None:
+        """Where it lies, if it is there."""
+        there = places.find(["checkpoints"], [[self.file]])
+        return there[0] if there else None
 
 
 @dataclass(frozen=True)
@@ -34,6 +52,7 @@ class Architecture:
 
     ``spec`` is what ``load_model`` takes, with the data's own options added where it is of the zoo; ``seconds`` how
     long a training takes, about (only the time left is reckoned from it). ``skip`` says that it has skip connections.
+    A network with ``weights`` is not trained; it normalises its images as those who trained it did.
     """
 
     name: str
@@ -42,10 +61,21 @@ class Architecture:
     recipe: Recipe
     seconds: float
     skip: bool = False
+    weights: Weights | None = None
 
     def model(self, source: Source, seed: int) -> Any:
         """The network at initialisation."""
-        options = f"{source.options}&seed={seed}" if source.options else f"seed={seed}"
+        options = f"{source.options}&seed={seed}" if source.options and self.weights is None else f"seed={seed}"
+        return self._loaded(options)
+
+    def published(self) -> Any:
+        """The network with the weights of others."""
+        file = self.weights.found() if self.weights else None
+        if file is None:
+            raise ValueError(f"published: weights of {self.label} must lie in checkpoints, got none.")
+        return self._loaded(f"weights={file}")
+
+    def _loaded(self, options: str) -> Any:
         return load_model(f"{self.spec}{'&' if '?' in self.spec else '?'}{options}")
 
 
@@ -104,10 +134,20 @@ def loaded(sources: Sequence[Source]) -> tuple[dict[str, tuple[Dataset, Dataset]
     found, notes = {}, []
     for source in sources:
         try:
-            found[source.name] = load_data(source.spec, split="train"), load_data(source.spec, split="test")
+            train, test = load_data(source.spec, split="train"), load_data(source.spec, split="test")
+            found[source.name] = train if source.most is None else subset(train, source.most, 0), test
         except (ValueError, OSError):  # whose text names folders of this machine, and the notes are committed
             notes.append(f"{source.label} is left out: it is not here. `lisse data` says where it is looked for.")
     return found, notes
+
+
+def at_hand(architectures: Sequence[Architecture]) -> tuple[tuple[Architecture, ...], list[str]]:
+    """Those that can be made, and a sentence on each whose weights are not there."""
+    there = tuple(one for one in architectures if one.weights is None or one.weights.found() is not None)
+    lost = [one for one in architectures if one not in there]
+    return there, [
+        f"{one.label} is left out: checkpoints/{one.weights.file} is not among the data." for one in lost if one.weights
+    ]
 
 
 # --- as printed -----------------------------------------------------------------------------------------------------
@@ -150,23 +190,82 @@ def printed() -> tuple[Architecture, ...]:
     )
 
 
-# --- cut down -------------------------------------------------------------------------------------------------------
+# --- photographs on a CPU -------------------------------------------------------------------------------------------
 
-_HERE = "lisse.experiments.diffeomorphisms.networks"
-DIGITS = Source("digits", "digits", "digits", "", (2, 3))
-_GREY = "in_channels=1&size=8&mean=0.3&std=0.37"
-_OWN = "input_size=1,8,8&mean=0.3&std=0.37"
-_BRIEF = Recipe(lr=5e-3, epochs=10, batch=64)
-_SMALL: Mapping[str, tuple[str, str, Recipe, float, bool]] = {
-    "fc2": ("FullConn-L2", f"zoo:fc2?{_GREY}", _BRIEF, 1.0, False),
-    "fc4": ("FullConn-L4", f"zoo:fc4?{_GREY}", _BRIEF, 1.0, False),
-    "lenet": ("LeNet (3 × 3)", f"{_HERE}:small_lenet?{_OWN}", _BRIEF, 1.0, False),
-    "conv": ("Conv", f"{_HERE}:small_convolution?{_OWN}", _BRIEF, 1.0, False),
-    "resnet8": ("ResNet8", f"{_HERE}:small_resnet?{_OWN}", dataclasses.replace(_BRIEF, lr=1e-2), 2.0, True),
+CIFAR_SMALL = dataclasses.replace(CIFAR, most=10_000)
+_MODEST = dataclasses.replace(_SGD, lr=0.1, weight_decay=5e-4, batch=128, epochs=20)
+_MODEST_GENTLE = dataclasses.replace(_MODEST, lr=0.05, clip=1.0)
+_MODEST_FC = dataclasses.replace(_FC, epochs=20)  # for VGG7 too: SGD hardly moves it in so few steps
+_SELF = "lisse.experiments.diffeomorphisms.networks"
+_COLOUR = "input_size=3,32,32"
+# Name, label, spec, recipe, seconds of one core, skip connections.
+_MODEST_ONES: tuple[tuple[str, str, str, Recipe, float, bool], ...] = (
+    ("fc2", "FullConn-L2", "zoo:fc2", _MODEST_FC, 10, False),
+    ("fc4", "FullConn-L4", "zoo:fc4", _MODEST_FC, 10, False),
+    ("fc6", "FullConn-L6", "zoo:fc6", _MODEST_FC, 10, False),
+    ("lenet", "LeNet", "zoo:lenet", _MODEST_GENTLE, 40, False),
+    ("vgg7", "VGG7", f"{_SELF}:vgg7?{_COLOUR}", _MODEST_FC, 150, False),
+    ("vgg7_bn", "VGG7bn", f"{_SELF}:vgg7_bn?{_COLOUR}", _MODEST, 180, False),
+    ("resnet8", "ResNet8", f"{_SELF}:resnet8?{_COLOUR}", _MODEST, 330, True),
+)
+_PUBLISHED = {
+    20: "resnet20-12fca82f.th",
+    32: "resnet32-d509ac18.th",
+    44: "resnet44-014dd654.th",
+    56: "resnet56-4bfd9763.th",
 }
 
 
-def small() -> tuple[Architecture, ...]:
+def for_photographs() -> tuple[Architecture, ...]:
+    """Seven that a CPU trains on 10,000 photographs in minutes, and the ResNets that others have trained on 50,000."""
+    trained = (Architecture(*one) for one in _MODEST_ONES)
+    published = (
+        Architecture(f"published_resnet{depth}", f"published ResNet{depth}", f"zoo:resnet{depth}?mean=imagenet", _SGD,
+                     1.5 * depth, True, Weights(file, 50_000))
+        for depth, file in _PUBLISHED.items()
+    )  # fmt: skip
+    return (*trained, *published)
+
+
+def vgg7(*, seed: int = 0, batch_norm: bool = False) -> nn.Module:
+    """Six convolutions of 3 × 3 and a linear map, in the manner of the VGGs with an eighth of their channels."""
+    with seeded(seed):
+        stages: list[nn.Module] = []
+        before = 3
+        for channels, pool in ((16, True), (32, True), (64, False), (64, True), (128, False), (128, False)):
+            stage: list[nn.Module] = [nn.Conv2d(before, channels, 3, padding=1)]
+            stage += [nn.BatchNorm2d(channels)] if batch_norm else []
+            stages.append(nn.Sequential(*stage, nn.ReLU(), *([nn.MaxPool2d(2)] if pool else [])))
+            before = channels
+        return nn.Sequential(*stages, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(before, 10))
+
+
+def vgg7_bn(*, seed: int = 0) -> nn.Module:
+    """:func:`vgg7` with batch norm."""
+    return vgg7(seed=seed, batch_norm=True)
+
+
+def resnet8(*, seed: int = 0) -> nn.Module:
+    """[he2016]'s CIFAR ResNet with one block a stage."""
+    return _one_block_a_stage(3, seed)
+
+
+# --- cut down -------------------------------------------------------------------------------------------------------
+
+DIGITS = Source("digits", "digits", "digits", "", (2, 3))
+_GREY = "in_channels=1&size=8&mean=0.3&std=0.37"
+_OWN = "input_size=1,8,8&mean=0.3&std=0.37"
+_BRIEF = Recipe(lr=5e-3, epochs=6, batch=64)
+_SMALL: Mapping[str, tuple[str, str, Recipe, float, bool]] = {
+    "fc2": ("FullConn-L2", f"zoo:fc2?{_GREY}", _BRIEF, 1.0, False),
+    "fc4": ("FullConn-L4", f"zoo:fc4?{_GREY}", _BRIEF, 1.0, False),
+    "lenet": ("LeNet (3 × 3)", f"{_SELF}:small_lenet?{_OWN}", _BRIEF, 1.0, False),
+    "conv": ("Conv", f"{_SELF}:small_convolution?{_OWN}", _BRIEF, 1.0, False),
+    "resnet8": ("ResNet8", f"{_SELF}:small_resnet?{_OWN}", dataclasses.replace(_BRIEF, lr=1e-2), 2.0, True),
+}
+
+
+def for_digits() -> tuple[Architecture, ...]:
     """Five that stand for them on 8 × 8 digits: two fully connected ones, a LeNet, a plain CNN, a ResNet."""
     return tuple(
         Architecture(name, label, spec, recipe, seconds, skip)
@@ -194,8 +293,12 @@ def small_convolution(*, seed: int = 0) -> nn.Module:
 
 
 def small_resnet(*, seed: int = 0) -> nn.Module:
-    """[he2016]'s CIFAR ResNet with one block a stage."""
+    """:func:`resnet8` for grey images."""
+    return _one_block_a_stage(1, seed)
+
+
+def _one_block_a_stage(channels: int, seed: int) -> nn.Module:
     from lisse.networks.zoo.resnet import CifarResNet
 
     with seeded(seed):
-        return CifarResNet(1, 1, 10)
+        return CifarResNet(1, channels, 10)

@@ -15,9 +15,9 @@ from lisse.experiments.diffeomorphisms.treatments import PLAIN, RANDOM, WORST, T
 class Settings:
     """What differs between the scales.
 
-    All ``architectures`` are trained on the whole of the first source; ``curves`` on subsets of ``sizes`` of every
-    source (``good`` stand for the paper's state of the art, ``primitive`` for Figure 4); ``others`` on the whole of the
-    other sources; ``treated`` under all ``treatments``.
+    All ``architectures`` are trained on the whole of the first source, unless others have; ``curves`` on subsets of
+    ``sizes`` of every source (``good`` stand for the paper's state of the art, ``primitive`` for Figure 4); ``others``
+    on the whole of the other sources; ``treated`` under all ``treatments``.
     """
 
     sources: tuple[Source, ...]
@@ -61,13 +61,22 @@ def settings(scale: str) -> Settings:
             stripe=stripe.Recipe(), stripe_sizes=(128, 256, 512, 1024, 2048, 4096, 8192),
             cuts_drawn=(2, 3, 4, 5, 7, 10, 15, 20, 30), fields_drawn=256,
         )  # fmt: skip
+    if scale == "small":
+        return Settings(
+            sources=(networks.CIFAR_SMALL,), architectures=networks.for_photographs(), good=("resnet8",),
+            primitive=("fc4", "lenet"), others=(), treated=("vgg7_bn",),
+            treatments=(PLAIN, Treatment("bare", "no crops", crops=None), RANDOM, WORST),
+            sizes=(500, 2000), seeds=3, samples=500, deltas=(0.25, 0.5, 1.0, 2.0), worst_steps=2, batch=100,
+            stripe=stripe.Recipe(), stripe_sizes=(128, 256, 512, 1024, 2048, 4096, 8192),
+            cuts_drawn=(2, 3, 4, 5, 7, 10, 15, 20, 30), fields_drawn=64,
+        )  # fmt: skip
     return Settings(
-        sources=(networks.DIGITS,), architectures=networks.small(), good=("conv",), primitive=("fc4",), others=(),
+        sources=(networks.DIGITS,), architectures=networks.for_digits(), good=("conv",), primitive=("fc4",), others=(),
         treated=("conv",),
         treatments=(PLAIN, Treatment("crops", "crops", crops=CropFlip(1, flip=False)), RANDOM, WORST),
-        sizes=(180, 512), seeds=3, samples=364, deltas=(0.25, 0.5, 1.0, 1.5), worst_steps=2, batch=91,
+        sizes=(180, 512), seeds=3, samples=364, deltas=(0.25, 0.5, 1.0), worst_steps=2, batch=91,
         stripe=stripe.Recipe(hidden=256, test=2000), stripe_sizes=(128, 512, 2048, 4096, 8192),
-        cuts_drawn=(2, 3, 5, 10, 20, 30), fields_drawn=64,
+        cuts_drawn=(2, 3, 5, 10, 20, 30), fields_drawn=32,
     )  # fmt: skip
 
 
@@ -79,8 +88,11 @@ def jobs(chosen: Settings, sizes: dict[str, int], seed: int) -> list[Job]:
     first, found = sources[0], []
     for source in sources:
         whole = sizes[source.name]
-        names = tuple(by_name) if source is first else (*chosen.curves, *chosen.others)
-        found += [Job(by_name[name], source, whole, s) for name in names for s in seeds]
+        all_ = chosen.architectures if source is first else [by_name[n] for n in (*chosen.curves, *chosen.others)]
+        for one in all_:  # the weights of others are there once
+            found += [Job(one, source, one.weights.p, seed)] if one.weights else [
+                Job(one, source, whole, s) for s in seeds
+            ]  # fmt: skip
         smaller = [p for p in chosen.sizes if p < whole]
         found += [Job(by_name[name], source, p, s) for name in chosen.curves for p in smaller for s in seeds]
     more = [treatment for treatment in chosen.treatments if treatment != PLAIN]

@@ -3,15 +3,18 @@
 Paper     Relative stability toward diffeomorphisms indicates performance in deep nets [petrini2021]
 Claim     R_f, the answer to smooth deformations relative to noise of the same size, is of order one at initialisation,
           falls by decades in good networks and predicts their test error: 0.2 √R_f on CIFAR-10
-Command   lisse reproduce diffeomorphisms [--scale smoke | paper] [--out FOLDER]; the same command goes on after a stop
-Hardware  smoke: 2 CPU cores, 1 GB of memory; paper: one GPU of 40 GB or more, 16 GB of memory, 20 GB of disk
-Time      smoke: about 2 minutes; paper: not run yet, thought to take about 6 hours on an H200
+Command   lisse reproduce diffeomorphisms [--scale smoke | small | paper] [--out FOLDER]; goes on after a stop
+Hardware  smoke, small: one CPU core, 2 GB of memory; paper: one GPU of 40 GB or more, 16 GB of memory, 20 GB of disk
+Time      smoke: about a minute of one core; small: about two hours of one core; paper: not run yet,
+          thought to take about 6 hours on an H200
 Expect    smoke: what expected.json says; paper: correlation 0.97 and 0.24 √R_f (Figure 5), R_f of 0.01 to 0.1 in the
           best networks (Figure 3), slope -1 of R_f(P) in the stripe model (Figure 7)
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -30,7 +33,10 @@ from lisse.experiments.diffeomorphisms.treatments import PLAIN
 from lisse.experiments.diffeomorphisms.whole import Whole
 from lisse.experiments.form import About, Outcome, Task
 from lisse.instruments import Stability
+from lisse.networks.attack import right
 from lisse.profile import Profile
+from lisse.profile_file import writing
+from lisse.progress import Event
 from lisse.run import measure
 from lisse.training import train
 
@@ -40,7 +46,8 @@ ABOUT = About(
     reference="petrini2021",
     claim="R_f, the answer to smooth deformations relative to noise, falls in training and predicts the test error",
     needs={
-        "smoke": "2 CPU cores, about 2 minutes; digits, which come with scikit-learn, and the stripe model",
+        "smoke": "one CPU core, about a minute; digits, which come with scikit-learn, and the stripe model",
+        "small": "one CPU core for two hours; CIFAR-10, 10,000 training images of it, and published ResNets",
         "paper": "a GPU (about 6 hours on an H200), 20 GB of disk; CIFAR-10, MNIST, Fashion-MNIST where it is there",
     },
     folder=Path(__file__).parent,
@@ -56,7 +63,10 @@ def run(task: Task) -> Outcome:
     from lisse.experiments.diffeomorphisms import figures  # here, so that a missing matplotlib is told before the work
 
     chosen = settings(task.scale)
+    able, lost = networks.at_hand(chosen.architectures)
+    chosen = dataclasses.replace(chosen, architectures=able)
     data, notes = networks.loaded(chosen.sources)
+    notes += lost
     if chosen.sources[0].name not in data:
         raise ValueError(f"reproduce: {chosen.sources[0].label} must be there, got nothing. {notes[0]}")
     todo = jobs(chosen, {name: len(pair[0]) for name, pair in data.items()}, task.seed)
@@ -83,13 +93,37 @@ def result_of(job: Job, label: str, task: Task, chosen: Settings, data: Dataset,
     known = networks.anatomy(model)
     tell = whole.step(label, "train")
     profiles = {}
-    if job.treatment == PLAIN and job.p == len(data):  # at initialisation, once per network, data set and seed
+    published = job.architecture.weights is not None
+    whole_set = job.p == len(data) or published
+    if job.treatment == PLAIN and whole_set:  # at initialisation, once per network, data set and seed
         statistics = "batch" if known["batch_norm"] else "running"
         profiles["initial"] = _measured(job, model, test, task, chosen, Stability(
             cut=job.source.cuts, samples=chosen.samples), statistics, tell)  # fmt: skip
         if job.architecture.name in chosen.good and job.source is chosen.sources[0]:
             profiles |= _sweeps(job, model, test, task, chosen, "initial", statistics, tell)
     folder = task.out / "networks" / job.name
+    if published:
+        model = job.architecture.published()
+        error: float | None = published_error(model, test, folder / "error.json", task.device, tell)
+    else:
+        error = trained_error(job, model, data, test, folder, task, chosen, tell)
+    if error is None:
+        whole.finish()
+        return Result(job, 1.0, len(test), {}, **known)  # type: ignore[arg-type]
+    profiles["trained"] = _measured(
+        job, model, test, task, chosen, Stability(cut=job.source.cuts, samples=chosen.samples), "running", tell
+    )
+    if job.treatment == PLAIN and whole_set and job.source is chosen.sources[0]:
+        profiles |= _sweeps(job, model, test, task, chosen, "trained", "running", tell)
+    profiles["trained"].save(task.out / "profiles" / f"{job.name.replace('/', '-')}.profile")
+    whole.finish()
+    return Result(job, error, len(test), profiles, **known)  # type: ignore[arg-type]
+
+
+def trained_error(
+    job: Job, model: Any, data: Dataset, test: Dataset, folder: Path, task: Task, chosen: Settings, tell: Any
+) -> float | None:
+    """Train ``model`` in place, unless that has been done; its test error, ``None`` where it diverged."""
     recipe = networks.for_size(job.architecture.recipe, job.p, len(data))
     training = train(
         model, networks.subset(data, job.p, job.seed), recipe=recipe, seed=job.seed, device=task.device, test=test,
@@ -99,16 +133,25 @@ def result_of(job: Job, label: str, task: Task, chosen: Settings, data: Dataset,
     )  # fmt: skip
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the weights are in a file of their own
     if training.status == "diverged" or training.test is None or training.test.accuracy is None:
-        whole.finish()
-        return Result(job, 1.0, len(test), {}, **known)  # type: ignore[arg-type]
-    profiles["trained"] = _measured(
-        job, model, test, task, chosen, Stability(cut=job.source.cuts, samples=chosen.samples), "running", tell
-    )
-    if job.treatment == PLAIN and job.p == len(data) and job.source is chosen.sources[0]:
-        profiles |= _sweeps(job, model, test, task, chosen, "trained", "running", tell)
-    profiles["trained"].save(task.out / "profiles" / f"{job.name.replace('/', '-')}.profile")
-    whole.finish()
-    return Result(job, 1 - training.test.accuracy, training.test.n, profiles, **known)  # type: ignore[arg-type]
+        return None
+    return 1 - training.test.accuracy
+
+
+def published_error(model: Any, test: Dataset, file: Path, device: str, tell: Any) -> float:
+    """The test error of weights that others have trained, kept in ``file``."""
+    if file.is_file():
+        return float(json.loads(file.read_text(encoding="utf-8"))["error"])
+    model, wrong, done = model.to(device), 0, 0
+    for batch in test.batches(100, device=device):
+        assert isinstance(batch.inputs, torch.Tensor)
+        assert batch.targets is not None
+        wrong += int((~right(model, batch.inputs, batch.targets)).sum())
+        done += len(batch.targets)
+        tell(Event("test", done, len(test), "samples"))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with writing(file) as written:
+        written.write(json.dumps({"error": wrong / len(test), "n": len(test)}).encode())
+    return wrong / len(test)
 
 
 def _sweeps(
@@ -163,7 +206,7 @@ def report(
     files = [*drawn, *tables.write_tables(results, chosen, sources, task.out)]
     diverged = [f"{result.job.name} diverged; it is not measured." for result in results.all if result.diverged]
     return Outcome(
-        tables.findings(results, chosen, sources, paper=task.scale == "paper"),
+        tables.findings(results, chosen, sources, paper=task.scale != "smoke"),
         claims.claims(results, chosen, sources),
         tuple(files),
         (*notes, *diverged),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lisse.experiments.diffeomorphisms.frame import architecture_of, ends, log_log
+from lisse.experiments.diffeomorphisms.frame import architecture_of, beside, ends, log_log
 from lisse.experiments.diffeomorphisms.networks import Architecture, Source
 from lisse.experiments.diffeomorphisms.plan import Settings
 from lisse.experiments.diffeomorphisms.result import D, G, R, Results, level, mean_error, positive_error
@@ -38,27 +39,22 @@ def against_error(results: Results, chosen: Settings, source: Source, *, bars: b
     )  # fmt: skip
     depths = [some[0].depth for a in chosen.architectures if (some := results.of(source, a.name))]
     norm = LogNorm(min(depths, default=1), max(max(depths, default=2), 1 + min(depths, default=1)))
-    for place, architecture in enumerate(chosen.architectures):
+    named = {}
+    for architecture in chosen.architectures:
         some = results.of(source, architecture.name)
         point = _point(ax, results, source, architecture, R, chosen.cut, bars=bars, colour="none")
         if point is None:
             continue
         marker = "P" if architecture.skip else "D" if some[0].batch_norm else "o"
         ax.plot(*point, marker, ms=9, color=DEPTHS(norm(some[0].depth)), mec=INK, mew=0.6)
-        ax.annotate(
-            architecture.label,
-            point,
-            xytext=(7, 4 if place % 2 else -11),
-            textcoords="offset points",
-            size=8.5,
-            color=INK,
-        )
+        named[architecture.label] = point
     _line(ax, error_law(results, chosen, source), PALETTE[1], "-")
-    low, high = ax.get_xlim()
-    x = np.geomspace(max(low, 1e-6), high, 50)
-    ax.plot(x, 0.24 * np.sqrt(x), color=GREY, ls="--", lw=1.2, scalex=False, scaley=False)
     log_log(ax, "R", "test error")
-    ax.set_xlim(low * 0.9, high * 1.25)
+    low, high = ax.get_xlim()
+    ax.set_xlim(low, high * (high / low) ** 0.22)  # room for the names
+    x = np.geomspace(low, high, 50)
+    ax.plot(x, 0.24 * np.sqrt(x), color=GREY, ls="--", lw=1.2, scalex=False, scaley=False)
+    beside(ax, named)
     law = error_law(results, chosen, source)
     said = "" if law is None else (
         f"fit: {float(law.prefactor.value):.2g} R^{float(law.slope.value):.2f}, correlation "
@@ -80,7 +76,8 @@ def quantities_against_error(results: Results, chosen: Settings, source: Source,
     """Test error over D, over G and over R, with the fit and the correlation of each (Figures 15 to 17)."""
     figure, axes = panels(
         len(quantities), columns=3, width=3.6, height=3.2, title=f"Which of them tells the error? {source.label}",
-        says="D: answer to deformations, G: answer to noise, R = D / G. Lines: power laws.", foot=0.45, share=True,
+        says="D: answer to deformations, G: answer to noise, R = D / G. Lines: power laws.", share=True,
+        foot=_foot(chosen, 3.6 * len(quantities)),
     )  # fmt: skip
     for ax, quantity in zip(axes, quantities, strict=True):
         _scatter(ax, results, chosen, source, quantity, chosen.cut, 1.0, "trained")
@@ -95,7 +92,8 @@ def quantities_against_error(results: Results, chosen: Settings, source: Source,
 def sources_against_error(results: Results, chosen: Settings, sources: Sequence[Source]) -> Figure:
     """Test error over R on each data set (Figure 20)."""
     figure, axes = panels(len(sources), columns=3, width=4.0, height=3.2, title="Test error and R by data set",
-                          says="δ = 1, the smallest cut-off; whole training sets.", foot=0.6)  # fmt: skip
+                          says="δ = 1, the smallest cut-off; whole training sets.",
+                          foot=_foot(chosen, 4.0 * min(3, len(sources))))  # fmt: skip
     for ax, source in zip(axes, sources, strict=True):
         _scatter(ax, results, chosen, source, R, source.cuts[0], 1.0, "trained")
         ax.set_title(source.label, loc="left", size=10, color=INK)
@@ -109,7 +107,7 @@ def settings_against_error(results: Results, chosen: Settings, source: Source) -
     pairs = [(cut, delta) for cut in source.cuts for delta in chosen.deltas if delta >= 0.25]
     columns = len(pairs) // len(source.cuts)
     figure, axes = panels(len(pairs), columns=columns, width=3.0, height=2.5, title="Test error and R by c and δ",
-                          says=f"{source.label}. Lines: power laws.", foot=0.45)  # fmt: skip
+                          says=f"{source.label}. Lines: power laws.", foot=_foot(chosen, 3.0 * columns))  # fmt: skip
     for ax, (cut, delta) in zip(axes, pairs, strict=True):
         _scatter(ax, results, chosen, source, R, cut, delta, "trained/deltas")
         law = error_law(results, chosen, source, which="trained/deltas", cut=cut, delta=delta)
@@ -186,7 +184,18 @@ def _colour(chosen: Settings, architecture: Architecture) -> Any:
 
 def _names(figure: Figure, chosen: Settings) -> None:
     handles = [Line2D([], [], marker="o", lw=0, color=_colour(chosen, a), label=a.label) for a in chosen.architectures]
-    figure.legend(handles=handles, loc="lower left", ncols=8, frameon=False, fontsize=8)
+    columns = _columns(chosen, figure.get_figwidth())
+    figure.legend(handles=handles, loc="lower left", ncols=columns, frameon=False, fontsize=8)
+
+
+def _columns(chosen: Settings, width: float) -> int:
+    """Of the legend: an entry takes 0.08 inches a letter of the longest name, and its mark."""
+    return max(1, min(8, int(width / (0.08 * max(len(a.label) for a in chosen.architectures) + 0.45))))
+
+
+def _foot(chosen: Settings, width: float) -> float:
+    """Room for the legend, in inches."""
+    return 0.25 + 0.17 * math.ceil(len(chosen.architectures) / _columns(chosen, width))
 
 
 def _mappable(norm: LogNorm) -> Any:

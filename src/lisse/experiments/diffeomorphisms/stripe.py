@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lisse.data import generators
 from lisse.experiments.form import Task
@@ -67,9 +68,15 @@ class OneHidden(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` ``[n, d]`` to ``[n]``."""
-        now = torch.relu(x @ self.w.T + self.b) @ self.a
-        before = torch.relu(x @ self.w0.T + self.b0) @ self.a0  # type: ignore[operator]
-        return (now - before) / len(self.a)
+        return self.since(x, self.before(x))
+
+    def before(self, x: Tensor) -> Tensor:
+        """What the first weights make of ``x``: known once for all steps of a training."""
+        return functional.linear(x, self.w0, self.b0).relu_() @ self.a0  # type: ignore[operator, arg-type]
+
+    def since(self, x: Tensor, before: Tensor) -> Tensor:
+        """The network at ``x`` where :meth:`before` is known."""
+        return (functional.linear(x, self.w, self.b).relu_() @ self.a - before) / len(self.a)
 
 
 def linear_stability(gradient: Tensor) -> float:
@@ -104,10 +111,14 @@ def trained(recipe: Recipe, p: int, seed: int, *, device: str = "cpu") -> tuple[
         model = OneHidden(recipe.d, recipe.hidden)
     model.to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=recipe.lr)
+    before = model.before(x)
     for step in range(recipe.steps):
-        loss = torch.relu(recipe.margin - y * model(x)).mean()
-        if loss.item() == 0:
+        with torch.no_grad():
+            missed = (y * model.since(x, before) < recipe.margin).nonzero()[:, 0]
+        if len(missed) == 0:
             return model, step, True
+        # Points that meet the margin have no slope: soon they are most, and the backward is of the others alone.
+        loss = (recipe.margin - y[missed] * model.since(x[missed], before[missed])).sum() / p
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,10 +13,10 @@ from lisse.experiments.diffeomorphisms.plan import Settings
 from lisse.experiments.diffeomorphisms.result import D, G, R, Result, Results, level, mean_error, positive_error
 from lisse.experiments.diffeomorphisms.stripe import last_octave
 from lisse.experiments.form import Finding
+from lisse.experiments.outputs import csv_file
 from lisse.instruments import stability_fits
 from lisse.maths.intervals import Interval
 from lisse.maths.power_law import PowerLaw, geometric_mean
-from lisse.profile_file import writing
 
 LETTERS = {R: "R", D: "D", G: "G"}
 # How far a later smoke run may be, as a share of the value; see README.md, "What may move".
@@ -223,7 +221,7 @@ def write_tables(results: Results, chosen: Settings, sources: Sequence[Source], 
     ]
     lines = [["architecture", "data", "P", "treatment", "seed", "error", "when", "cut", "layer", "R", "D", "G"]]
     lines += [line for result in results.all for line in _lines(result)]
-    return [_csv(folder / "architectures.csv", table), _csv(folder / "stability.csv", lines)]
+    return [csv_file(folder / "architectures.csv", table), csv_file(folder / "stability.csv", lines)]
 
 
 def _lines(result: Result) -> Iterator[list[str]]:
@@ -240,11 +238,3 @@ def _lines(result: Result) -> Iterator[list[str]]:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
-
-
-def _csv(path: Path, lines: Sequence[Sequence[str]]) -> Path:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    with writing(path) as file:
-        file.write(text.getvalue().encode())
-    return path

@@ -11,9 +11,9 @@ from torch import Tensor
 from lisse.data import Dataset
 from lisse.experiments.form import Task
 from lisse.experiments.isometry import rings, torus
+from lisse.experiments.outputs import png_files
 from lisse.instruments import Isometry
 from lisse.profile import Profile
-from lisse.profile_file import writing
 from lisse.reporting.figure import Figure
 from lisse.reporting.isometry import histogram_figure, isometry_figure
 from lisse.reporting.planes import Method, planes_figure
@@ -54,12 +54,7 @@ def draw(task: Task, ringed: Sequence[rings.Ringed], cuts: Sequence[torus.Cut]) 
             says=f"{shown} of each stage's representation, coloured by the stage's own labels.", method=method,
             seed=task.seed,
         )  # fmt: skip
-    paths = []
-    for name, figure in made.items():
-        with writing(task.out / f"{name}.png") as file:
-            figure.savefig(file, format="png", dpi=150)
-        paths.append(task.out / f"{name}.png")
-    return paths
+    return png_files(made.items(), task.out)
 
 
 def _profile(task: Task, one: rings.Ringed, x: Tensor, y: Tensor) -> Profile:

@@ -7,8 +7,6 @@ the authors' code, with images kept in [0, 1] and free.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +18,8 @@ from lisse.data import Dataset, load_data
 from lisse.experiments.form import Claim, Finding, Task
 from lisse.experiments.isometry.mnist_attacks import ATTACKS, BALL, SIZES, STEPS, Attack, Stood, stood
 from lisse.experiments.isometry.mnist_networks import BETAS, READINGS, Reading, networks
+from lisse.experiments.outputs import csv_file
 from lisse.maths.intervals import Interval, across_clouds, share_interval
-from lisse.profile_file import writing
 
 #: Table 1: test accuracy by β.
 TABLE_1 = {0.0: 0.9701, 0.001: 0.9688, 0.01: 0.9686, 0.1: 0.9665, 1.0: 0.9588, 10.0: 0.8816}
@@ -193,20 +191,14 @@ def files(task: Task, findings: Sequence[Finding]) -> list[Path]:
 
 
 def _table(everything: Sequence[Stood], out: Path) -> Path:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["loss", "beta", "seed", "attack", "clipped", "size", "accuracy", "n"])
+    lines: list[list[object]] = [["loss", "beta", "seed", "attack", "clipped", "size", "accuracy", "n"]]
     for one in everything:
-        writer.writerow([one.reading, one.beta, one.seed, "none", "", 0, one.clean / one.n, one.n])
+        lines.append([one.reading, one.beta, one.seed, "none", "", 0, one.clean / one.n, one.n])
         for attack in ATTACKS:
             for clipped in (True, False):
                 for size, share in zip(SIZES, one.share(attack, clipped).tolist(), strict=True):
-                    line = [one.reading, one.beta, one.seed, attack, clipped, size, share, one.tried(attack)]
-                    writer.writerow(line)
-    path = out / "mnist-curves.csv"
-    with writing(path) as file:
-        file.write(text.getvalue().encode())
-    return path
+                    lines.append([one.reading, one.beta, one.seed, attack, clipped, size, share, one.tried(attack)])
+    return csv_file(out / "mnist-curves.csv", lines)
 
 
 def notes(task: Task, findings: Sequence[Finding]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lisse.experiments.masked_autoencoders.networks import FIRST, LABELS, LONG
 from lisse.experiments.masked_autoencoders.pretrain import Work
 from lisse.experiments.masked_autoencoders.reconstruction import (
     PrincipalComponents,
@@ -30,15 +31,16 @@ SHOWN = 4  # images, of every way of painting
 
 def draw(profiles: Mapping[str, Profile], work: Work, results: Mapping[str, Any], out: Path) -> tuple[Path, ...]:
     """All figures of a run."""
-    model = load_model(str(work.out / "mae.safetensors"))
+    best = next(name for name in (LONG, FIRST) if name in results)
+    model = load_model(str(work.out / f"{best}.safetensors"))
     images = _floats(work.test.inputs)[:SHOWN]
     film = decoder_frames(model, images[0], seed=work.seed)
     image, visible, frames = (part.numpy() for part in (film.image, film.visible, film.frames))
     strip = filmstrip_figure(
         image, visible, frames, film.errors.tolist(), hidden=film.hidden.numpy(), side=film.side,
-        normalised_pixels=film.normalised_pixels, name="MAE",
+        normalised_pixels=film.normalised_pixels, name=LABELS[best][0],
     )  # fmt: skip
-    chosen = [profiles[name] for name in ("mae", "random", "vit", "mae_rbf") if name in profiles]
+    chosen = [profiles[name] for name in ("mae", LONG, "random", "vit", "mae_rbf") if name in profiles]
     return (
         save_figure(strip, out / "figure-3.png"),
         save_figure(_ways(model, work, images), out / "painted.png"),

@@ -30,6 +30,8 @@ class Network:
         return f"{self.spec}{'&' if '?' in self.spec else '?'}seed={seed}"
 
 
+# Not among those of one number of epochs: it shows what more of them, and whole images in place of crops, give.
+LONG = "mae_long"
 LABELS: Mapping[str, tuple[str, str, str]] = {
     "mae": ("MAE", "", "all"),
     "mae_decoder0": ("MAE, no decoder block", "decoder_depth=0", "Q4"),
@@ -37,7 +39,10 @@ LABELS: Mapping[str, tuple[str, str, str]] = {
     "mae_no_positions": ("MAE without positions", "positions=false", "Q1"),
     "mae_rbf": ("MAE, symmetric kernel", "attention=rbf_w", "Q1, Q3"),
     "vit": ("supervised ViT", "", "Q3"),
+    LONG: ("MAE, trained longer", "", "Q2"),
 }
+# What the others are compared with; its random start is measured too.
+FIRST = "mae"
 # Of the time, what the supervised network gets; the others share the rest, as many epochs each, to be comparable.
 SUPERVISED = 0.14
 
@@ -52,15 +57,21 @@ def _made(masked: str, vit: str, recipe: Recipe, supervised: Recipe) -> tuple[Ne
 
 def paper() -> tuple[Network, ...]:
     """For CIFAR-10: encoder 6 × 192, decoder 4 × 128, 8 × 8 patches of 4 × 4, 75 % hidden."""
-    supervised = dataclasses.replace(recipes.TOPOLIP_VIT, batch=1024, lr=1.5e-3)
-    vit = "zoo:vit_small?mean=cifar10&width=192&heads=3&depth=6"
-    return _made("zoo:mae_small?mean=cifar10", vit, recipes.MASKED_AUTOENCODERS, supervised)
+    supervised = dataclasses.replace(recipes.TOPOLIP_VIT, batch=1024, lr=1.5e-3, epochs=75)
+    # With crops, as the committed networks were trained. Crops bring black borders, which a picture of the test has
+    # not: a hidden patch at the edge may then be black or not, and painting pays for it. The long training has none.
+    compared = dataclasses.replace(recipes.MASKED_AUTOENCODERS, epochs=150, crop=4)
+    longer = dataclasses.replace(recipes.MASKED_AUTOENCODERS, epochs=408, batch=2048, lr=2e-3)
+    made = _made(
+        "zoo:mae_small?mean=cifar10", "zoo:vit_small?mean=cifar10&width=192&heads=3&depth=6", compared, supervised
+    )
+    return tuple(dataclasses.replace(one, recipe=longer) if one.name == LONG else one for one in made)
 
 
 def small() -> tuple[Network, ...]:
     """For digits: encoder 2 × 48, decoder 2 × 32, 4 × 4 patches of 2 × 2, 75 % hidden."""
     recipe = Recipe(
-        optimizer="adamw", lr=3e-3, weight_decay=0.05, batch=64, epochs=28, schedule="onecycle", warmup=0.2, clip=1.0
+        optimizer="adamw", lr=3e-3, weight_decay=0.05, batch=64, epochs=20, schedule="onecycle", warmup=0.2, clip=1.0
     )
     # Those that no claim compares with the first are short; the one without decoder has no gradient in its encoder.
     epochs = {"mae_decoder0": 2, "mae_no_positions": 7, "mae_rbf": 7, "vit": 5}
@@ -76,4 +87,5 @@ def small() -> tuple[Network, ...]:
             recipe=dataclasses.replace(network.recipe, epochs=epochs.get(network.name, network.recipe.epochs)),
         )
         for network in made
+        if network.name != LONG
     )

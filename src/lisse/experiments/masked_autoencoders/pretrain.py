@@ -1,8 +1,11 @@
 """Pretrains the networks, and asks what they learned: painted patches against other ways, linear probes.
 
-Command   python -m lisse.experiments.masked_autoencoders.pretrain --device cuda --out FOLDER [--minutes 7]
-Needs     CIFAR-10 (LISSE_DATA); about 9 minutes on an H200. ``--data digits --minutes 0.5`` runs on a CPU.
+Command   python -m lisse.experiments.masked_autoencoders.pretrain --device cuda --out FOLDER --at-once 7
+Needs     CIFAR-10 (LISSE_DATA); about 16 minutes on an H200. ``--data digits --minutes 0.5`` runs on a CPU.
 Leaves    FOLDER/results.json, and a checkpoint per network in half precision. What is there is not done again.
+
+One network this small leaves a large GPU idle between its kernels; ``--at-once`` trains several side by side, a process
+each. ``--minutes`` finds numbers of epochs that fit them; without it they are those of the committed numbers.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ import dataclasses
 import json
 import math
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +33,7 @@ from lisse.experiments.form import machine
 from lisse.experiments.masked_autoencoders import networks
 from lisse.experiments.masked_autoencoders.networks import SUPERVISED, Network
 from lisse.experiments.masked_autoencoders.probe import Probe, features, linear_probe
-from lisse.experiments.masked_autoencoders.reconstruction import PrincipalComponents, all_errors
+from lisse.experiments.masked_autoencoders.reconstruction import Fitted, all_errors
 from lisse.maths.intervals import bootstrap
 from lisse.models import load_model, save_checkpoint
 from lisse.networks.masked import masked_network
@@ -120,7 +125,7 @@ def _loaded(spec: str, work: Work) -> nn.Module:
     return load_model(spec, device=work.device)
 
 
-def evaluated(model: nn.Module, work: Work, fitted: PrincipalComponents | None) -> tuple[dict[str, Any], Any]:
+def evaluated(model: nn.Module, work: Work, fitted: Fitted | None) -> tuple[dict[str, Any], Any]:
     """Painting (where the model paints) and the linear probe of a model as it is."""
     found: dict[str, Any] = {}
     train_images, test_images = _floats(work.data, work.device), _floats(work.test, work.device)
@@ -130,7 +135,7 @@ def evaluated(model: nn.Module, work: Work, fitted: PrincipalComponents | None) 
         found["less"] = {
             name: _mean(values - errors["model"], work.seed) for name, values in errors.items() if name != "model"
         }
-        found["components"] = fitted.components
+        found["components"] = fitted.components.components
     y, labels = _labels(work.data, work.device), _labels(work.test, work.device)
     found["probe"] = _said(linear_probe(features(model, train_images), y, features(model, test_images), labels))
     return found, fitted
@@ -192,7 +197,7 @@ def pretrained(work: Work, progress: Any = None) -> dict[str, Any]:
     results.setdefault("machine", machine(work.device))
     results.setdefault("data", {"name": work.data.name, "train": len(work.data), "test": len(work.test)})
     results.setdefault("seed", work.seed)
-    fitted: PrincipalComponents | None = None
+    fitted: Fitted | None = None
     begun = time.perf_counter()
 
     def say(text: str) -> None:
@@ -215,8 +220,8 @@ def pretrained(work: Work, progress: Any = None) -> dict[str, Any]:
         _write(file, results)
         brief = {key: value for key, value in one.items() if key not in ("log", "spec")}
         say(f"{network.label}: {json.dumps(brief)}")
-    if "random" not in results:
-        first = work.networks[0]
+    first = work.networks[0]
+    if "random" not in results and first.name == networks.FIRST:
         one, fitted = evaluated(_loaded(first.with_seed(work.seed), work), work, fitted)
         results["random"] = {**one, "spec": first.spec}
         flat = [_floats(data, work.device).flatten(1) for data in (work.data, work.test)]
@@ -225,6 +230,42 @@ def pretrained(work: Work, progress: Any = None) -> dict[str, Any]:
         _write(file, results)
         say(f"random start: {json.dumps(one)}; pixels: {json.dumps(results['pixels'])}")
     return results
+
+
+def side_by_side(work: Work, at_once: int, command: Sequence[str]) -> None:
+    """Every network in a process of its own, ``at_once`` at a time; results and checkpoints are then put together.
+
+    ``command`` starts this module with everything but the network's name and its folder.
+    """
+    file = work.out / "results.json"
+    work.out.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if "alone" not in results:  # before the others come: side by side, none has the device to itself
+        first = work.networks[0]
+        seconds = seconds_per_epoch(_loaded(first.with_seed(work.seed), work), first, work)
+        results["alone"] = {"network": first.name, "images_per_second": len(work.data) / seconds}
+        _write(file, results)
+    waiting = [one.name for one in work.networks if one.name not in results]
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                name = waiting.pop(0)
+                running[name] = subprocess.Popen([*command, "--only", name, "--out", str(work.out / "parts" / name)])
+            for name in [name for name, process in running.items() if process.poll() is not None]:
+                if code := running.pop(name).returncode:
+                    raise RuntimeError(f"pretrain: {name} must end well, got exit code {code}. Its lines are above.")
+                part = work.out / "parts" / name
+                results |= json.loads((part / "results.json").read_text(encoding="utf-8"))
+                results[name].get("training", {})["side_by_side"] = True
+                (part / f"{name}.safetensors").replace(work.out / f"{name}.safetensors")
+                _write(file, results)
+                shutil.rmtree(part)
+            time.sleep(0.2)
+    finally:
+        for process in running.values():
+            process.terminate()
+    (work.out / "parts").rmdir()
 
 
 def _some(training: Training) -> list[Any]:
@@ -266,10 +307,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", default="cifar10", choices=["cifar10", "digits"])
-    parser.add_argument("--minutes", type=float, default=7.0, help="of training, over all networks")
+    parser.add_argument("--minutes", type=float, help="of training, over all networks, in place of their own epochs")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--at-once", type=int, default=1, help="networks trained side by side, a process each")
     parser.add_argument("--only", nargs="*", help="names of networks")
     asked = parser.parse_args()
+    if asked.at_once < 1 or (asked.at_once > 1 and asked.minutes is not None):
+        parser.error("--at-once must be positive, and above 1 without --minutes: times of shared devices tell little.")
     made = networks.paper() if asked.data == "cifar10" else networks.small()
     chosen = tuple(network for network in made if not asked.only or network.name in asked.only)
     cuda = asked.device.startswith("cuda")
@@ -279,6 +323,13 @@ def main() -> None:
         chosen, load_data(asked.data, split="train"), load_data(asked.data, split="test"), asked.out, asked.device,
         asked.seed, asked.minutes, "bf16-mixed" if cuda else None,
     )  # fmt: skip
+    if asked.at_once > 1:
+        command = [
+            sys.executable, "-m", "lisse.experiments.masked_autoencoders.pretrain", "--device", asked.device,
+            "--data", asked.data, "--seed", str(asked.seed),
+        ]  # fmt: skip
+        side_by_side(work, asked.at_once, command)
+        return
     pretrained(work)
     # The logs are in results.json as far as they matter; a folder of eight files is easier to carry.
     shutil.rmtree(asked.out / "runs", ignore_errors=True)

@@ -47,7 +47,6 @@ class Settings:
     data: str
     networks: tuple[Network, ...]
     propagation: Propagation
-    minutes: float | None
     precision: str | None
     batch: int
 
@@ -57,9 +56,9 @@ def settings(scale: str, device: str = "cpu") -> Settings:
     if scale == "paper":
         precision = "bf16-mixed" if device.startswith("cuda") else None
         look = Propagation(samples=500, kernels=64, lemma=16, sides=(4, 6, 8, 12, 16), ablation=True)
-        return Settings("cifar10", networks.paper(), look, 7.0, precision, 100)
+        return Settings("cifar10", networks.paper(), look, precision, 100)
     look = Propagation(samples=48, kernels=8, lemma=8, sides=(4, 6, 8), ablation=True)
-    return Settings("digits", networks.small(), look, None, None, 64)
+    return Settings("digits", networks.small(), look, None, 64)
 
 
 def run(task: Task) -> Outcome:
@@ -73,7 +72,7 @@ def run(task: Task) -> Outcome:
     chosen = settings(task.scale, task.device)
     data, test = load_data(chosen.data, split="train"), load_data(chosen.data, split="test")
     work = Work(
-        chosen.networks, data, test, task.out / "networks", task.device, task.seed, chosen.minutes, chosen.precision,
+        chosen.networks, data, test, task.out / "networks", task.device, task.seed, precision=chosen.precision,
         halved=task.scale == "paper",
     )  # fmt: skip
     results = pretrained(work, task.progress)

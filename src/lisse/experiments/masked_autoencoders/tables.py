@@ -6,12 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from lisse.experiments.form import Claim, Finding
-from lisse.experiments.masked_autoencoders.networks import LABELS
+from lisse.experiments.masked_autoencoders.networks import LABELS, LONG
+from lisse.experiments.masked_autoencoders.reconstruction import COMPONENTS
 from lisse.profile import Profile, Row
 
 Results = Mapping[str, Any]
 Profiles = Mapping[str, Profile]
-_WAYS = {"model": "MAE", "mean": "mean of the visible pixels", "nearest": "nearest visible patch", "pca": "PCA"}
+_WAYS = {
+    "model": "MAE",
+    "mean": "mean of the visible pixels",
+    "nearest": "nearest visible patch",
+    "pca": f"PCA (at most {COMPONENTS[-1]} components)",
+    "linear": "the best linear estimate",
+}
 
 
 def findings(results: Results, profiles: Profiles) -> tuple[Finding, ...]:
@@ -21,11 +28,12 @@ def findings(results: Results, profiles: Profiles) -> tuple[Finding, ...]:
         found.append(
             _finding(f"q2/error/{way}", f"Q2 error on hidden pixels, {says}", results["mae"]["errors"][way], 0.01)
         )
-    for name in LABELS:
+    trained = [name for name in LABELS if name in results]
+    for name in trained:
         if name != "mae" and name != "vit":
             one = results[name]["errors"]["model"]
             found.append(_finding(f"error/{name}", f"error on hidden pixels, {LABELS[name][0]}", one, 0.02))
-    for name in (*LABELS, "random", "pixels"):
+    for name in (*trained, "random", "pixels"):
         label = {"random": "MAE at its start", "pixels": "pixels"}.get(name) or LABELS[name][0]
         found.append(_finding(f"probe/{name}", f"linear probe, {label}", results[name]["probe"], 0.06))
     for name, profile in profiles.items():
@@ -70,6 +78,8 @@ _MEASURED: tuple[tuple[str, str, str, Mapping[str, Any], float | None], ...] = (
      {"radius": 1, "queries": "masked, unmasked keys"}, 0.5),
     ("q5/uniform", "Q5 the same if it were uniform", "attention_mass",
      {"radius": 1, "queries": "masked, unmasked keys, uniform"}, 0.2),
+    ("q5/weights", "Q5 sizes of the weights of (25) within one patch", "attention_mass",
+     {"radius": 1, "queries": "masked, weights of (25)"}, None),
     ("q5/mask_tokens", "Q5 attention to mask tokens", "mask_mass", {"queries": "masked"}, 0.5),
     ("q5/restricted", "Q5 Lemma 6.1, mask tokens left out: share of the output", "lemma_share",
      {"construction": "restricted"}, None),
@@ -83,18 +93,19 @@ def claims(results: Results, profiles: Profiles) -> tuple[Claim, ...]:
     """The paper's answers, and what a pretraining must do at least, each true or false here."""
     mae, start = results["mae"], results["random"]
     found = []
-    for way in ("mean", "nearest", "pca"):
-        less = mae["less"][way]
-        detail = f"by {less['value']:.4f} [{less['low']:.4f}, {less['high']:.4f}] of {mae['errors'][way]['value']:.4f}"
-        found.append(
-            Claim(
-                f"q2/beats_{way}",
-                f"the autoencoder paints better than {_WAYS[way]}",
-                less["low"] > 0,
-                detail,
-                theirs=False,
-            )
-        )
+    for name, who in (("mae", "the autoencoder"), (LONG, "the autoencoder that was trained longer")):
+        for way in _WAYS if name in results else ():
+            if way != "model":
+                less, whole = results[name]["less"][way], results[name]["errors"][way]["value"]
+                found.append(
+                    Claim(
+                        f"q2/beats_{way}" + ("_longer" if name == LONG else ""),
+                        f"{who} paints better than {_WAYS[way]}",
+                        less["low"] > 0,
+                        f"by {less['value']:.4f} [{less['low']:.4f}, {less['high']:.4f}] of {whole:.4f}",
+                        theirs=False,
+                    )
+                )
     for name, other in (("pixels", results["pixels"]), ("random", start)):
         words = {"pixels": "pixels", "random": "its random start"}[name]
         found.append(
@@ -190,7 +201,14 @@ def notes(results: Results) -> tuple[str, ...]:
     for name, (label, _, _) in LABELS.items():
         training = results.get(name, {}).get("training")
         if training:
-            told.append(f"{label}: {training['epochs']} epochs, {training['images_per_second']:,.0f} images a second.")
+            beside = ", side by side" if training.get("side_by_side") else ""
+            speed = f"{training['images_per_second']:,.0f} images a second"
+            told.append(f"{label}: {training['epochs']} epochs, {speed}{beside}.")
+    if alone := results.get("alone"):
+        told.append(
+            f"{LABELS[alone['network']][0]} with the device to itself: {alone['images_per_second']:,.0f} images a "
+            "second."
+        )
     floor = results.get("mae", {}).get("training", {}).get("floor_images_per_second")
     if floor and "H200" in str(results.get("machine", "")):
         told.append(f"Floor of the MAE's training on an H200: {floor:,.0f} images a second.")

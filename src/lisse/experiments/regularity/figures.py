@@ -16,13 +16,13 @@ try:
 except ImportError as error:
     raise ImportError(f'reproduce: figures need matplotlib ({error}). pip install "lisse[report]"') from error
 
+from lisse.experiments.outputs import png_files
 from lisse.experiments.regularity.negation import Distances, Seen
 from lisse.experiments.regularity.pairs import KINDS, Pair, Stored
 from lisse.experiments.regularity.stretches import Stretch
 from lisse.experiments.regularity.tables import Results, negation
 from lisse.maths.intervals import across_clouds, share_interval
 from lisse.maths.transport import transport_plan
-from lisse.profile_file import writing
 from lisse.reporting.figure import GREY, INK, PALETTE, panels
 from lisse.reporting.measures import two_measures
 
@@ -41,13 +41,7 @@ def draw(results: Results, seen: Sequence[Seen], pictured: Pair, said: str, fold
     }
     if results.stored:
         made["stored"] = lambda: stored(results.stored)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, figure in made.items():
-        with writing(folder / f"{name}.png") as file:
-            figure().savefig(file, format="png", dpi=150)
-        paths.append(folder / f"{name}.png")
-    return paths
+    return png_files(((name, figure()) for name, figure in made.items()), folder)
 
 
 # --- Figure 1 -------------------------------------------------------------------------------------------------------

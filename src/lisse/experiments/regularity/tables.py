@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lisse.experiments.form import Claim, Finding
+from lisse.experiments.outputs import csv_file
 from lisse.experiments.regularity.depth import Consensus, Inversion
 from lisse.experiments.regularity.masked_lm import Quality
 from lisse.experiments.regularity.negation import Distances
@@ -20,7 +19,6 @@ from lisse.experiments.regularity.pairs import KINDS, Stored
 from lisse.experiments.regularity.statistics import Correlated, Welch, difference, pearson, ranked, welch, within
 from lisse.experiments.regularity.stretches import Growth, Stretch, gaussian_ratio
 from lisse.maths.intervals import across_clouds, bootstrap, share_interval
-from lisse.profile_file import writing
 
 ALPHA = 0.05
 
@@ -377,12 +375,4 @@ def write_tables(results: Results, folder: Path) -> list[Path]:
     for one in results.stretches:
         numbers = [f"{value:.6g}" for value in (one.radius, one.measured, one.printed, one.corrected)]
         bounds.append([str(one.d), *numbers, one.move, str(one.n)])
-    return [_csv(folder / "pairs.csv", pairs), _csv(folder / "bounds.csv", bounds)]
-
-
-def _csv(path: Path, rows: Sequence[Sequence[str]]) -> Path:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    with writing(path) as file:
-        file.write(text.getvalue().encode())
-    return path
+    return [csv_file(folder / "pairs.csv", pairs), csv_file(folder / "bounds.csv", bounds)]

@@ -19,12 +19,12 @@ try:
 except ImportError as error:
     raise ImportError(f'reproduce: figures need matplotlib ({error}). pip install "lisse[report]"') from error
 
+from lisse.experiments.outputs import png_files
 from lisse.experiments.topolip.accuracy import ALL
 from lisse.experiments.topolip.result import Result
 from lisse.experiments.topolip.tables import NAMES, ORDERS
 from lisse.maths.homology import cech_persistence
 from lisse.maths.intervals import across_clouds
-from lisse.profile_file import writing
 
 # A colour per family, from light to dark by size; blue and orange are told apart by everyone.
 COLOURS = {
@@ -60,13 +60,7 @@ def draw(results: Sequence[Result], folder: Path) -> list[Path]:
         "figure-10": lambda: along_depth(simple, "diagram_distance"),
         "correlation": lambda: against_drop(results),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, figure in made.items():
-        with writing(folder / f"{name}.png") as file:
-            figure().savefig(file, format="png", dpi=160)
-        paths.append(folder / f"{name}.png")
-    return paths
+    return png_files(((name, figure()) for name, figure in made.items()), folder, dpi=160)
 
 
 def along_depth(results: Sequence[Result], quantity: str) -> Figure:

@@ -11,6 +11,7 @@ from torch import nn
 
 from lisse.networks.zoo import seeded
 from lisse.networks.zoo.convolutional import ConvolutionOnly
+from lisse.networks.zoo.resnet import CifarResNet
 from lisse.training import recipes
 from lisse.training.recipes import Recipe
 
@@ -100,25 +101,26 @@ def printed() -> tuple[Network, ...]:
 
 
 _GREY = "in_channels=1&size=8&mean=0.3&std=0.37"
+_OWN = "input_size=1,8,8&mean=0.3&std=0.37"
 _HERE = "lisse.experiments.topolip.networks"
 _SMALL: Mapping[str, str] = {
-    "attention_small": f"zoo:attention_small?{_GREY}&patch=2&width=32&heads=2",
-    "attention_large": f"zoo:attention_large?{_GREY}&patch=2&width=40&heads=3",
-    "convolution_small": f"{_HERE}:narrow_small?input_size=1,8,8&mean=0.3&std=0.37",
-    "convolution_large": f"{_HERE}:narrow_large?input_size=1,8,8&mean=0.3&std=0.37",
-    "vit_small": f"zoo:vit_small?{_GREY}&patch=2&width=24&heads=3&depth=4",
-    "vit_base": f"zoo:vit_base?{_GREY}&patch=2&width=48&heads=6&depth=4",
-    "vit_large": f"zoo:vit_large?{_GREY}&patch=2&width=48&heads=6&depth=8",
-    "resnet18": f"zoo:resnet20?{_GREY}",
-    "resnet50": f"zoo:resnet32?{_GREY}",
-    "resnet101": f"zoo:resnet44?{_GREY}",
+    "attention_small": f"zoo:attention_small?{_GREY}&patch=4&width=32&heads=2",
+    "attention_large": f"zoo:attention_large?{_GREY}&patch=4&width=40&heads=3",
+    "convolution_small": f"{_HERE}:narrow_small?{_OWN}",
+    "convolution_large": f"{_HERE}:narrow_large?{_OWN}",
+    "vit_small": f"zoo:vit_small?{_GREY}&patch=4&width=24&heads=3&depth=4",
+    "vit_base": f"zoo:vit_base?{_GREY}&patch=4&width=48&heads=6&depth=4",
+    "vit_large": f"zoo:vit_large?{_GREY}&patch=4&width=48&heads=6&depth=6",
+    "resnet18": f"{_HERE}:resnet8?{_OWN}",
+    "resnet50": f"{_HERE}:resnet14?{_OWN}",
+    "resnet101": f"{_HERE}:resnet20?{_OWN}",
 }
 # Epochs and peak rate: enough to learn ten digits, without crops and flips, which digits of 8 × 8 pixels do not bear.
 _SHORT: Mapping[Family, tuple[Recipe, int, float]] = {
-    "Attn": (recipes.TOPOLIP_ATTENTION_SHORT, 6, 3e-3),
-    "Conv": (recipes.TOPOLIP_CONVOLUTION_SHORT, 8, 3e-3),
-    "ViT": (recipes.TOPOLIP_VIT_SHORT, 8, 1e-3),
-    "ResNet": (recipes.TOPOLIP_RESNET_SHORT, 3, 0.1),
+    "Attn": (recipes.TOPOLIP_ATTENTION_SHORT, 3, 3e-3),
+    "Conv": (recipes.TOPOLIP_CONVOLUTION_SHORT, 6, 3e-3),
+    "ViT": (recipes.TOPOLIP_VIT_SHORT, 6, 1e-3),
+    "ResNet": (recipes.TOPOLIP_RESNET_SHORT, 2, 0.1),
 }
 
 
@@ -145,3 +147,21 @@ def narrow_large(*, seed: int = 0) -> nn.Module:
     """Conv (large) with an eighth of the channels, for one grey channel."""
     with seeded(seed):
         return ConvolutionOnly(1, (8, 8, 16, 16, 32, 64, 128, 256, 256), 10)
+
+
+def resnet8(*, seed: int = 0) -> nn.Module:
+    """[he2016]'s CIFAR ResNet with one block a stage, for one grey channel."""
+    with seeded(seed):
+        return CifarResNet(1, 1, 10)
+
+
+def resnet14(*, seed: int = 0) -> nn.Module:
+    """The same with two."""
+    with seeded(seed):
+        return CifarResNet(2, 1, 10)
+
+
+def resnet20(*, seed: int = 0) -> nn.Module:
+    """The same with three."""
+    with seeded(seed):
+        return CifarResNet(3, 1, 10)

@@ -4,8 +4,8 @@ Paper     Is a robust model more topologically smooth? A comparison of attention
 Claim     Attention networks change the shape of their data more evenly along depth (smaller TopoLip) than convolutional
           ones, and the accuracy of networks with a small TopoLip drops less under corruption
 Command   lisse reproduce topolip [--scale smoke | paper] [--out FOLDER]; the same command goes on after a stop
-Hardware  smoke: 2 CPU cores, 1 GB of memory; paper: one GPU of 80 GB or more, 16 GB of memory, 60 GB of disk
-Time      smoke: about 2 minutes; paper: not run yet, thought to take about 6 hours on an H200
+Hardware  smoke: one CPU core, 1 GB of memory; paper: one GPU of 80 GB or more, 16 GB of memory, 60 GB of disk
+Time      smoke: about a minute of one core; paper: not run yet, thought to take about 6 hours on an H200
 Expect    smoke: what expected.json says; paper: Table 2 (clean accuracies 34.2, 12.0, 57.1, 85.7, 77.8, 85.2, 87.0,
           90.9, 91.4, 91.8 %), TopoLip of Convs above Attns and of ResNets above ViTs (Figures 1 and 3)
 """
@@ -39,7 +39,7 @@ ABOUT = About(
     reference="chen2024, section 5",
     claim="attention changes the shape of data more evenly along depth than convolution, and is more robust for it",
     needs={
-        "smoke": "2 CPU cores, about 2 minutes; digits, which come with scikit-learn",
+        "smoke": "one CPU core, about a minute; digits, which come with scikit-learn",
         "paper": "a GPU (about 6 hours on an H200), 60 GB of disk; CIFAR-10",
     },
     folder=Path(__file__).parent,

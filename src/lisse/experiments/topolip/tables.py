@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lisse.experiments.form import Claim, Finding
+from lisse.experiments.outputs import csv_file
 from lisse.experiments.topolip.accuracy import ALL, CORRUPTIONS, SEVERITIES
 from lisse.experiments.topolip.correlation import Correlation, rank_correlation
 from lisse.experiments.topolip.networks import Family
 from lisse.experiments.topolip.result import Result, Statistic
 from lisse.profile import Row
-from lisse.profile_file import writing
 
 ORDERS = (1, 2)
 DIMS = (0, 1, "all")
@@ -187,16 +185,14 @@ def _shown(label: str, row: Row) -> str:
 def write_tables(results: Sequence[Result], folder: Path) -> list[Path]:
     """``table2.csv`` (every severity, the means and the differences) and ``rates.csv`` (H0, H1 and both)."""
     return [
-        _write(
+        csv_file(
             folder / "table2.csv",
-            ["network", "corruption", "severity", "accuracy", "low", "high", "difference", "difference low",
-             "difference high", "n", "theirs", "their difference", "note"],
-            _table_2(results),
+            [["network", "corruption", "severity", "accuracy", "low", "high", "difference", "difference low",
+              "difference high", "n", "theirs", "their difference", "note"], *_table_2(results)],
         ),
-        _write(
+        csv_file(
             folder / "rates.csv",
-            ["network", "quantity", "p", "dim", "value", "low", "high", "n", "note"],
-            _rate_rows(results),
+            [["network", "quantity", "p", "dim", "value", "low", "high", "n", "note"], *_rate_rows(results)],
         ),
     ]  # fmt: skip
 
@@ -238,13 +234,3 @@ def _rate_rows(results: Sequence[Result]) -> Iterable[list[object]]:
 
 def _percent(row: Row) -> list[str]:
     return ["" if value is None else f"{100 * value:.2f}" for value in (row.value, row.low, row.high)]
-
-
-def _write(path: Path, header: list[str], rows: Iterable[list[object]]) -> Path:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(header)
-    table.writerows(rows)
-    with writing(path) as file:
-        file.write(text.getvalue().encode())
-    return path

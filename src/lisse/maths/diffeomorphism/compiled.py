@@ -9,7 +9,6 @@ positions to [-1, 1] and back, which rounds; here they stay in pixels, so that z
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -19,9 +18,12 @@ from torch import Tensor
 
 from lisse.maths.diffeomorphism.field import Field
 from lisse.maths.diffeomorphism.modes import sines
+from lisse.maths.workers import workers
 
 #: Images of one piece of work, in pixels: large enough for a thread, small enough for its factors to stay in the cache.
 PIXELS = 1 << 18
+#: Pixels below which a second thread costs more than it saves.
+ALONE = 1 << 15
 #: Factors held at a time, so that memory does not grow with the number of images.
 FACTORS = 1 << 24
 
@@ -52,7 +54,8 @@ def _deformed(images: Tensor, field: Field, kernel: Callable[..., None], more: t
     result = np.empty(images.shape, np.float32)  # NumPy asks for huge pages: fresh memory costs less
     source = images.detach().numpy()
     rows = down.contiguous().numpy()
-    size = max(1, min(PIXELS // (h * w), -(-n // torch.get_num_threads())))
+    share = n if n * h * w <= ALONE else -(-n // torch.get_num_threads())
+    size = max(1, min(PIXELS // (h * w), share))
 
     # The factors are made here and not by the workers: a matrix product in a new thread starts threads of its own.
     for first in range(0, n, block := max(1, FACTORS // (2 * side * w))):
@@ -72,8 +75,7 @@ def _deformed(images: Tensor, field: Field, kernel: Callable[..., None], more: t
             for start in starts:
                 work(start)
         else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(work, starts))
+            list(workers(threads).map(work, starts))
     return torch.from_numpy(result)
 
 

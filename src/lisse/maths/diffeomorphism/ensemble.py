@@ -99,7 +99,7 @@ class Diffeomorphism:
         A generator on the CPU gives the same fields whatever the batch size (ten are five and then five more), the
         device and the dtype: normals are drawn in float32, sample by sample. ``device`` is the generator's by default.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 0:
             raise ValueError(f"Diffeomorphism.sample: count must be an integer of at least 0, got {count!r}.")
         self._temperature("sample", temperature, count)
         drawn = normals(count, 2 * self.mode_count, generator).to(device=device, dtype=dtype)
@@ -111,6 +111,7 @@ class Diffeomorphism:
         Index 0 of axis 1 is u, 1 is v; modes in the row-major order of :attr:`mode_mask`. Differentiable.
         :math:`\|\nabla\tau\|^2 = \frac{\pi^2}{4} T \|z\|^2`.
         """
+        normals = torch.as_tensor(normals)
         if normals.ndim != 3 or normals.shape[1:] != (2, self.mode_count):
             raise ValueError(
                 f"Diffeomorphism.whitened_field: normals must be [count, 2, {self.mode_count}], "
@@ -165,7 +166,7 @@ class Diffeomorphism:
         conditioning so rare an event gives fields unlike the ensemble's.
         """
         for name, given in (("count", count), ("max_tries", max_tries)):
-            if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            if isinstance(given, bool) or not isinstance(given, numbers.Integral) or given < 1:
                 raise ValueError(
                     f"Diffeomorphism.sample_bijective: {name} must be an integer of at least 1, got {given!r}."
                 )

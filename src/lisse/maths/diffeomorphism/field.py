@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lisse.maths.diffeomorphism.inversion import inverted
 from lisse.maths.diffeomorphism.modes import coordinates, sines
 
 #: Numbers that a pass over fine grids may hold at a time.
@@ -59,7 +61,8 @@ class Field:
             raise TypeError("Field: index must be a slice or a tensor, got a number. Use field[i : i + 1].")
         return replace(self, cu=self.cu[some], cv=self.cv[some])
 
-    def __mul__(self, factor: float | Tensor) -> Field:
+    def __mul__(self, factor: float | Tensor | np.ndarray) -> Field:
+        factor = torch.as_tensor(factor) if isinstance(factor, np.ndarray) else factor
         if isinstance(factor, Tensor) and factor.ndim:
             if factor.shape != (len(self),):
                 raise ValueError(
@@ -67,6 +70,9 @@ class Field:
                 )
             factor = factor.to(self.cu)[:, None, None]
         return replace(self, cu=self.cu * factor, cv=self.cv * factor)
+
+    __rmul__ = __mul__
+    __array_ufunc__ = None  # so that NumPy leaves array * field to __rmul__
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Field:
         """The same fields on another device or in another precision."""
@@ -139,12 +145,14 @@ class Field:
         return torch.where(largest > 0, 1 / largest, torch.inf)
 
     def inverse(self, *, tol: float = 1e-4, max_iter: int = 200) -> Inverse:
-        r"""The inverse fields by fixed point: :math:`\tau'(s) = -\tau(s - \tau'(s))`, started at :math:`-\tau(s)`.
+        r"""The inverse fields: :math:`\tau'(s) = -\tau(s - \tau'(s))`, by fixed point from :math:`-\tau(s)` on.
 
         With :math:`\phi(s) = s - \tau(s)` and :math:`\psi(s) = s - \tau'(s)`, :math:`\phi \circ \psi` is the identity
         where it converged: a deformed image is undone by :math:`\psi`. :math:`\tau` is evaluated exactly between the
-        pixels, O(h w c²) a step and field. The steps contract where :math:`\nabla\tau` stays under 1 in norm; a
-        bijective field may exceed that, and then ``converged`` may be false. ``tol`` is in pixels.
+        pixels, O(h w c²) a step and field. The fixed point contracts where :math:`\nabla\tau` stays under 1 in norm;
+        a diffeomorphism may exceed that, and pixels that are not there after 20 steps take Newton steps of controlled
+        length, so that the inverse of every diffeomorphism is found. Of a field that folds there is none: ``converged``
+        is false, or some pixel's solution is one of several. ``tol`` is in pixels.
         """
         if not tol > 0 or max_iter < 1:
             raise ValueError(f"Field.inverse: tol and max_iter must be positive, got {tol} and {max_iter}.")
@@ -157,17 +165,11 @@ class Field:
         across, down = (n / (n - 1) if self.grid == "linspace" else 1.0 for n in (w, h))
         found, left, steps = torch.empty(len(self), 2, h * w).to(cu), cu.new_full((len(self),), torch.inf), 0
         for some in _chunks(len(self), h * w * (cu.shape[-1] + 4)):
-            u, v, c, d = s_u[some], s_v[some], cu[some], cv[some]
-            au, av = -_at(c, u, v), -_at(d, u, v)
-            for step in range(1, max_iter + 1):
-                at = (u - across * au, v - down * av)
-                bu, bv = -_at(c, *at), -_at(d, *at)
-                error = torch.maximum((bu - au).abs().amax(1) * w, (bv - av).abs().amax(1) * h)
-                au, av, steps = bu, bv, max(steps, step)
-                if bool((error < tol).all()):
-                    break
-            left[some] = error
-            found[some, 0], found[some, 1] = au * w, av * h
+            au, av, left[some], taken = inverted(
+                cu[some], cv[some], s_u[some], s_v[some],
+                scale=(across, down), pixels=(w, h), tol=tol, max_iter=max_iter,
+            )  # fmt: skip
+            found[some, 0], found[some, 1], steps = au * w, av * h, max(steps, taken)
         return Inverse(found.reshape(len(self), 2, h, w), left < tol, left, steps)
 
     def _peak(self, height: Callable[[Tensor], Tensor], points: int | None) -> Tensor:
@@ -231,9 +233,3 @@ def _largest_real_eigenvalue(gradient: Tensor) -> Tensor:
     uu, uv, vu, vv = (gradient[:, a, b] for a in (0, 1) for b in (0, 1))
     inside = ((uu - vv) / 2) ** 2 + uv * vu
     return torch.where(inside >= 0, (uu + vv) / 2 + inside.clamp_min(0).sqrt(), 0.0)
-
-
-def _at(c: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """Σ C_ij sin(iπu) sin(jπv) ``[n, points]`` at scattered points ``[n, points]`` of each field."""
-    i = torch.arange(1, c.shape[-1] + 1, dtype=c.dtype, device=c.device) * math.pi
-    return ((u[..., None] * i).sin() @ c * (v[..., None] * i).sin()).sum(-1)

@@ -15,119 +15,90 @@ def warp(  # type: ignore[no-untyped-def]
     result,
     along,
     down,
-    h,
-    w,
     channels,
     first,
     each,
-    CHANNELS: tl.constexpr,
-    SIDE: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """COLUMNS pixels of one row of one image: channels ``first`` … ``first + CHANNELS - 1``."""
-    wide = tl.cdiv(w, COLUMNS)
-    tile = tl.program_id(0) % (wide * h)
-    sample = (tl.program_id(0) // (wide * h)).to(tl.int64)
-    row = (tile // wide) + tl.arange(0, 1)[:, None]
-    columns = ((tile % wide) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    u = tl.zeros((1, COLUMNS), tl.float32)
-    v = tl.zeros((1, COLUMNS), tl.float32)
-    # A sine for every lane, though all are the same: a scalar load would be waited for, one after the other.
-    sines = row * SIDE + tl.zeros((1, COLUMNS), tl.int32)
-    near = tl.minimum(columns, w - 1) + tl.zeros((1, COLUMNS), tl.int32)
-    for j in tl.static_range(SIDE):
-        sine = tl.load(down + sines + j)
-        u += sine * tl.load(along + sample * each + j * w + near)
-        v += sine * tl.load(along + sample * each + (SIDE + j) * w + near)
-    x = tl.minimum(tl.maximum(columns - u, 0.0), w - 1.0)
-    y = tl.minimum(tl.maximum(row - v, 0.0), h - 1.0)
-    left = tl.floor(x)
-    top = tl.floor(y)
-    x -= left
-    y -= top
-    x0 = left.to(tl.int32)
-    y0 = top.to(tl.int32)
-    # Clamped positions are inside for every lane, also beyond the picture's edge: loads need no mask, only the store.
-    start = y0 * w + x0
-    right = tl.where(x0 < w - 1, 1, 0)
-    below = start + tl.where(y0 < h - 1, w, 0)
-    for channel in tl.static_range(CHANNELS):  # unrolled: the loads of all channels are in flight together
-        plane = (sample * channels + first + channel) * h * w
-        source = images + plane
-        a = tl.load(source + start).to(tl.float32)
-        b = tl.load(source + start + right).to(tl.float32)
-        c = tl.load(source + below).to(tl.float32)
-        d = tl.load(source + below + right).to(tl.float32)
-        upper = a + x * (b - a)
-        lower = c + x * (d - c)
-        value = upper + y * (lower - upper)
-        tl.store(result + plane + row * w + columns, value.to(result.dtype.element_ty), mask=columns < w)
-
-
-@triton.jit
-def warp_rows(  # type: ignore[no-untyped-def]
-    images,
-    result,
-    along,
-    down,
-    h,
-    w,
-    channels,
-    first,
-    each,
+    H: tl.constexpr,
+    W: tl.constexpr,
     CHANNELS: tl.constexpr,
     SIDE: tl.constexpr,
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """COLUMNS columns, one on each lane, of ROWS = 4 or 8 rows: a column's numbers are read once for all of its rows.
+    """COLUMNS columns, one on each lane, of ROWS rows of one image: channels ``first`` … ``first + CHANNELS - 1``.
 
-    ``down`` is ``[SIDE, rows]`` with rows a multiple of 8: four sines are one load. Rows have names, because a tile
-    of two axes would travel through shared memory between loads and stores.
+    A column's 2·SIDE numbers are read once and stay in registers for all of its rows. Sizes are constants, so that the
+    four corners of every channel are one address and what an instruction adds to it.
     """
-    wide = tl.cdiv(w, COLUMNS)
-    tiles = wide * tl.cdiv(h, ROWS)
-    tile = tl.program_id(0) % tiles
-    sample = (tl.program_id(0) // tiles).to(tl.int64)
-    row = (tile // wide) * ROWS
-    columns = (tile % wide) * COLUMNS + tl.arange(0, COLUMNS)
-    near = sample * each + tl.minimum(columns, w - 1)
-    rows = tl.cdiv(h, 8) * 8
-    sines = row + tl.zeros((COLUMNS,), tl.int32)
-    u0 = tl.zeros((COLUMNS,), tl.float32)
-    u1, u2, u3, u4, u5, u6, u7 = u0, u0, u0, u0, u0, u0, u0
-    v0, v1, v2, v3, v4, v5, v6, v7 = u0, u0, u0, u0, u0, u0, u0, u0
+    wide: tl.constexpr = (W + COLUMNS - 1) // COLUMNS
+    strips: tl.constexpr = (H + ROWS - 1) // ROWS
+    strip = tl.program_id(0) % (wide * strips)
+    sample = (tl.program_id(0) // (wide * strips)).to(tl.int64)
+    columns = (strip % wide) * COLUMNS + tl.arange(0, COLUMNS)
+    near = along + sample * each + tl.minimum(columns, W - 1)
+    a = ()
+    b = ()
     for j in tl.static_range(SIDE):
-        a = tl.load(along + near + j * w)
-        b = tl.load(along + near + (SIDE + j) * w)
-        s, t, p, q = _four(down + sines + j * rows)
-        u0 += s * a
-        v0 += s * b
-        u1 += t * a
-        v1 += t * b
-        u2 += p * a
-        v2 += p * b
-        u3 += q * a
-        v3 += q * b
-        if ROWS == 8:
-            s, t, p, q = _four(down + sines + 4 + j * rows)
-            u4 += s * a
-            v4 += s * b
-            u5 += t * a
-            v5 += t * b
-            u6 += p * a
-            v6 += p * b
-            u7 += q * a
-            v7 += q * b
-    _row(images, result, u0, v0, sample, row, columns, h, w, channels, first, CHANNELS)
-    _row(images, result, u1, v1, sample, row + 1, columns, h, w, channels, first, CHANNELS)
-    _row(images, result, u2, v2, sample, row + 2, columns, h, w, channels, first, CHANNELS)
-    _row(images, result, u3, v3, sample, row + 3, columns, h, w, channels, first, CHANNELS)
-    if ROWS == 8:
-        _row(images, result, u4, v4, sample, row + 4, columns, h, w, channels, first, CHANNELS)
-        _row(images, result, u5, v5, sample, row + 5, columns, h, w, channels, first, CHANNELS)
-        _row(images, result, u6, v6, sample, row + 6, columns, h, w, channels, first, CHANNELS)
-        _row(images, result, u7, v7, sample, row + 7, columns, h, w, channels, first, CHANNELS)
+        a = a + (tl.load(near + j * W),)  # type: ignore[assignment]  # noqa: RUF005 (Triton knows no stars)
+        b = b + (tl.load(near + (SIDE + j) * W),)  # type: ignore[assignment]  # noqa: RUF005
+    begin = (strip // wide) * ROWS
+    source = images + (sample * channels + first) * (H * W)
+    target = result + (sample * channels + first) * (H * W) + columns
+    for row in range(begin, tl.minimum(begin + ROWS, H)):
+        values = _row(source, a, b, down, row, columns, H, W, CHANNELS, SIDE)
+        # After the loads of all channels: no load may go before a store, which might be to the same place.
+        for channel in tl.static_range(CHANNELS):
+            value = values[channel].to(result.dtype.element_ty)
+            tl.store(target + row * W + channel * H * W, value, mask=columns < W)
+
+
+@triton.jit
+def _row(  # type: ignore[no-untyped-def]
+    source,
+    a,
+    b,
+    down,
+    row,
+    columns,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    SIDE: tl.constexpr,
+):
+    """One row of pixels of every channel, at displacements :math:`u = \\sum_j s_j a_j`, :math:`v = \\sum_j s_j b_j`."""
+    PADDED: tl.constexpr = (SIDE + 3) // 4 * 4
+    sines = down + row * PADDED + columns * 0  # for every lane, though all are the same: then the four are one load
+    u = tl.zeros(columns.shape, tl.float32)
+    v = u
+    for k in tl.static_range(0, SIDE, 4):
+        s, t, p, q = _four(sines + k)
+        u += s * a[k]
+        v += s * b[k]
+        if k + 1 < SIDE:
+            u += t * a[k + 1]
+            v += t * b[k + 1]
+        if k + 2 < SIDE:
+            u += p * a[k + 2]
+            v += p * b[k + 2]
+        if k + 3 < SIDE:
+            u += q * a[k + 3]
+            v += q * b[k + 3]
+    x = tl.minimum(tl.maximum(columns - u, 0.0), W - 1.0)
+    y = tl.minimum(tl.maximum(row - v, 0.0), H - 1.0)
+    # At the far edge the corner before the last with weight one: all four corners are inside, no load needs a mask.
+    x0 = tl.minimum(x.to(tl.int32), W - 2)
+    y0 = tl.minimum(y.to(tl.int32), H - 2)
+    x -= x0.to(tl.float32)
+    y -= y0.to(tl.float32)
+    corner = source + (y0 * W + x0)
+    values = ()
+    for channel in tl.static_range(CHANNELS):
+        place = corner + channel * H * W
+        # Weights 0 and 1 give a corner exactly.
+        upper = tl.load(place).to(tl.float32) * (1 - x) + tl.load(place + 1).to(tl.float32) * x
+        lower = tl.load(place + W).to(tl.float32) * (1 - x) + tl.load(place + (W + 1)).to(tl.float32) * x
+        values = values + (upper * (1 - y) + lower * y,)  # type: ignore[assignment]  # noqa: RUF005
+    return values
 
 
 @triton.jit
@@ -141,33 +112,3 @@ def _four(place):  # type: ignore[no-untyped-def]
         is_pure=True,
         pack=1,
     )
-
-
-@triton.jit
-def _row(  # type: ignore[no-untyped-def]
-    images, result, u, v, sample, row, columns, h, w, channels, first, CHANNELS: tl.constexpr
-):
-    """One row of pixels at the displacements ``u``, ``v``, a column on each lane."""
-    x = tl.minimum(tl.maximum(columns - u, 0.0), w - 1.0)
-    y = tl.minimum(tl.maximum(row - v, 0.0), h - 1.0)
-    left = tl.floor(x)
-    top = tl.floor(y)
-    x -= left
-    y -= top
-    x0 = left.to(tl.int32)
-    y0 = top.to(tl.int32)
-    start = y0 * w + x0
-    right = tl.where(x0 < w - 1, 1, 0)
-    below = start + tl.where(y0 < h - 1, w, 0)
-    inside = (columns < w) & (row < h)
-    for channel in tl.static_range(CHANNELS):
-        plane = (sample * channels + first + channel) * h * w
-        source = images + plane
-        a = tl.load(source + start).to(tl.float32)
-        b = tl.load(source + start + right).to(tl.float32)
-        c = tl.load(source + below).to(tl.float32)
-        d = tl.load(source + below + right).to(tl.float32)
-        upper = a + x * (b - a)
-        lower = c + x * (d - c)
-        value = upper + y * (lower - upper)
-        tl.store(result + plane + row * w + columns, value.to(result.dtype.element_ty), mask=inside)

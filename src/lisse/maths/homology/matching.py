@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import (
     maximum_bipartite_matching,
@@ -17,6 +18,9 @@ from .sorted_deaths import deaths_distance
 
 Bars = Diagram | Tensor | np.ndarray
 
+_SMALL = 200  # bars up to which a full matrix is no slower than a sparse one
+_BITS = 50  # of the largest weight in a sparse problem; the other three of a float are for sums
+_ROUNDING = 1e-8  # how far, relatively and at worst, these bits may take the p-th power of a distance
 _MUTUAL = 0.6  # share of bars that are the nearest to their nearest: from here on diagrams count as nearly equal
 
 
@@ -77,6 +81,8 @@ def bars_distance(a: np.ndarray, b: np.ndarray, *, p: float, ground: float) -> f
         return deaths_distance(a[:, 1] - start, b[:, 1] - start, p=p, share=share)
     if math.isinf(p):
         return _bottleneck(a, b, ground, share)
+    if a.shape == b.shape and np.array_equal(a[np.lexsort(a.T)], b[np.lexsort(b.T)]):
+        return 0.0  # also where powers of the differences between their bars are too small for a float
     return _assignment(a, b, p, ground, share)
 
 
@@ -107,40 +113,62 @@ def _assignment(a: np.ndarray, b: np.ndarray, p: float, ground: float, share: fl
     mutual = np.count_nonzero(cost.argmin(0)[near] == np.arange(len(a)))
     # Both are exact. Diagrams that are nearly equal are done at once when every bar has a place on the diagonal.
     solve = _with_all_places if mutual > _MUTUAL * min(cost.shape) else _with_places_of_rows
-    k, l = solve(i, j, cost[i, j], alone_a, alone_b)
-    left_a, left_b = np.ones(len(a), bool), np.ones(len(b), bool)
+    total, bars = 0.0, len(a) + len(b)
+    if bars > _SMALL:
+        total = _total(solve(i, j, cost[i, j], alone_a, alone_b, full=False), cost, alone_a, alone_b)
+    largest = max(cost[i, j].max(initial=0.0), alone_a.max(), alone_b.max())
+    # How far rounded costs may be off: too far only for many bars that are nearly where their partners are.
+    if bars <= _SMALL or bars * largest * 2.0**-_BITS > _ROUNDING * total:
+        total = _total(solve(i, j, cost[i, j], alone_a, alone_b, full=True), cost, alone_a, alone_b)
+    return total ** (1.0 / p)
+
+
+def _total(pairs: tuple[np.ndarray, np.ndarray], cost: np.ndarray, alone_a: np.ndarray, alone_b: np.ndarray) -> float:
+    """What a matching costs, with those that are left alone."""
+    k, l = pairs
+    left_a, left_b = np.ones(len(alone_a), bool), np.ones(len(alone_b), bool)
     left_a[k], left_b[l] = False, False
-    return float(cost[k, l].sum() + alone_a[left_a].sum() + alone_b[left_b].sum()) ** (1.0 / p)
+    return float(cost[k, l].sum() + alone_a[left_a].sum() + alone_b[left_b].sum())
 
 
 def _with_places_of_rows(
-    i: np.ndarray, j: np.ndarray, cost: np.ndarray, alone_a: np.ndarray, alone_b: np.ndarray
+    i: np.ndarray, j: np.ndarray, cost: np.ndarray, alone_a: np.ndarray, alone_b: np.ndarray, *, full: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Every bar of a is matched, at its cost less what its partner of b saves, or goes to its place on the diagonal."""
     n, m = len(alone_a), len(alone_b)
     rows, columns = np.concatenate([i, np.arange(n)]), np.concatenate([j, m + np.arange(n)])
-    return _cheapest(np.concatenate([cost - alone_b[j], alone_a]), rows, columns, (n, m + n), m)
+    return _cheapest(np.concatenate([cost - alone_b[j], alone_a]), rows, columns, (n, m + n), m, full)
 
 
 def _with_all_places(
-    i: np.ndarray, j: np.ndarray, cost: np.ndarray, alone_a: np.ndarray, alone_b: np.ndarray
+    i: np.ndarray, j: np.ndarray, cost: np.ndarray, alone_a: np.ndarray, alone_b: np.ndarray, *, full: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Every bar is matched, with a bar or with its place on the diagonal; places of matched bars match for nothing."""
     n, m = len(alone_a), len(alone_b)
     rows = np.concatenate([i, np.arange(n), n + np.arange(m), n + j])
     columns = np.concatenate([j, m + np.arange(n), np.arange(m), m + i])
     weights = np.concatenate([cost, alone_a, alone_b, np.zeros(len(i))])
-    k, l = _cheapest(weights, rows, columns, (n + m, n + m), m)
+    k, l = _cheapest(weights, rows, columns, (n + m, n + m), m, full)
     return k[k < n], l[k < n]
 
 
 def _cheapest(
-    weights: np.ndarray, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int], bars: int
+    weights: np.ndarray, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int], bars: int, full: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs of a cheapest matching of all rows whose column is one of the first ``bars``."""
-    # The solver takes a weight of 0 for no edge.
-    weights = np.where(weights == 0, np.finfo(float).tiny, weights)
-    k, l = min_weight_full_bipartite_matching(csr_matrix((weights, (rows, columns)), shape=shape))
+    """The pairs of a cheapest matching of all rows whose column is one of the first ``bars``.
+
+    By a full matrix, or else by a sparse one of weights rounded to :math:`2^{-50}` of the largest.
+    """
+    if full:
+        dense = np.full(shape, np.inf)
+        dense[rows, columns] = weights
+        k, l = linear_sum_assignment(dense)
+    else:
+        # The sparse solver compares sums of weights, and where rounding makes equal ones differ it may go on for ever.
+        # Whole numbers have exact sums; from 1, because it takes 0 for no edge.
+        whole = np.rint(weights / (np.abs(weights).max() or 1.0) * 2.0**_BITS)
+        whole += 1.0 - whole.min()
+        k, l = min_weight_full_bipartite_matching(csr_matrix((whole, (rows, columns)), shape=shape))
     return k[l < bars], l[l < bars]
 
 

@@ -241,7 +241,7 @@ class _Equation:
             raw = (
                 symmetric_matrix(where, raw)
                 if symmetric
-                else square_matrix(where, raw.raw if isinstance(raw, TokenKernel) else raw)
+                else square_matrix(where, raw.raw if isinstance(raw, TokenKernel) else raw, name="kernel")
             )
             shape, like = tuple(raw.shape[:-1]), raw
             sums = raw.sum(-1) if alpha is None else None

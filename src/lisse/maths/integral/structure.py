@@ -153,17 +153,17 @@ def _offsets(rows: int, columns: int) -> Tensor:
     return (down + rows - 1) * (2 * columns - 1) + right + columns - 1
 
 
-def square_matrix(where: str, matrix: Tensor) -> Tensor:
+def square_matrix(where: str, matrix: Tensor, *, name: str = "matrix") -> Tensor:
     """The matrix, if it is square."""
-    given = floating(where, "matrix", matrix)
+    given = floating(where, name, matrix)
     if given.ndim < 2 or given.shape[-1] != given.shape[-2]:
-        raise ValueError(f"{where}: matrix must be [..., p, p], got shape {list(given.shape)}.")
+        raise ValueError(f"{where}: {name} must be [..., p, p], got shape {list(given.shape)}.")
     return given
 
 
 def symmetric_matrix(where: str, kernel: KernelLike) -> Tensor:
     """K itself, symmetric to rounding; a row-normalised or asymmetric one is refused."""
-    k = square_matrix(where, kernel.raw if isinstance(kernel, TokenKernel) else kernel)
+    k = square_matrix(where, kernel.raw if isinstance(kernel, TokenKernel) else kernel, name="kernel")
     slack = 100 * torch.finfo(k.dtype).eps * k.detach().abs().amax()
     if not bool(((k - k.mT).detach().abs() <= slack).all()):
         raise ValueError(

@@ -111,6 +111,7 @@ def _model(model: Model, entries: Entries) -> dict[str, Any]:
     error = test_error(model)
     facts = [
         ("model", about.get("spec") or about.get("class")),
+        ("networks", model.networks if model.networks > 1 else None),
         ("parameters", f"{about['parameters']:,}" if isinstance(about.get("parameters"), int) else None),
         ("accuracy", None if error is None else f"{1 - error:.1%} of {said['score'].get('n', '?'):,} samples"),
         ("data", f"{model.data.get('name', '?')}, {model.data.get('samples', '?')} samples" if model.data else None),

@@ -34,6 +34,11 @@ class Model:
         return _of(self.profile, "model").get("fingerprint")
 
     @property
+    def networks(self) -> int:
+        """How many networks it stands for: more than one where :func:`lisse.reporting.joined` has put them together."""
+        return max(1, len(_members(self.profile)))
+
+    @property
     def data(self) -> Mapping[str, Any]:
         """What it was measured on."""
         return _of(self.profile, "data")
@@ -56,6 +61,11 @@ class Entries:
 
     models: tuple[Model, ...]
     rows: tuple[Entry, ...]
+
+    @property
+    def joined(self) -> bool:
+        """Whether some model stands for several networks."""
+        return any(model.networks > 1 for model in self.models)
 
     @cached_property
     def instruments(self) -> tuple[str, ...]:
@@ -93,10 +103,10 @@ def entries_of(profiles: Profile | Iterable[Profile]) -> Entries:
     """Sort profiles into models and their references.
 
     A profile whose ``provenance["reference"]`` says ``{"kind": "initialisation", "model": FINGERPRINT}`` belongs to
-    the model with that fingerprint; without such a model it is a model of its own.
+    the model with that fingerprint, or with such a member; without such a model it is a model of its own.
     """
     given = several(profiles, "report")
-    known = {_of(profile, "model").get("fingerprint") for profile in given if not _reference(profile)}
+    known = {weights for profile in given if not _reference(profile) for weights in _weights(profile)}
     main = [profile for profile in given if not _reference(profile) or _reference(profile) not in known]
     models = tuple(
         Model(place, name, profile, _initial_of(profile, given, main))
@@ -112,8 +122,23 @@ def entries_of(profiles: Profile | Iterable[Profile]) -> Entries:
 
 
 def _initial_of(profile: Profile, given: Sequence[Profile], main: Sequence[Profile]) -> tuple[Profile, ...]:
-    own = _of(profile, "model").get("fingerprint")
-    return tuple(some for some in given if _reference(some) == own and some not in main) if own else ()
+    own = _weights(profile)
+    found: dict[Any, Profile] = {}
+    for place, some in enumerate(given):
+        if _reference(some) in own and not any(some is one for one in main):  # == would compare arrays
+            # Joined networks have the same random networks beside them, each of them once.
+            found.setdefault(_of(some, "model").get("fingerprint") if len(own) > 1 else place, some)
+    return tuple(found.values())
+
+
+def _weights(profile: Profile) -> set[str]:
+    """The fingerprints of a profile's network, and of those it was joined from."""
+    return {said["fingerprint"] for said in (_of(profile, "model"), *_members(profile)) if said.get("fingerprint")}
+
+
+def _members(profile: Profile) -> list[Mapping[str, Any]]:
+    found = _of(profile, "model").get("members")
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
 
 def _reference(profile: Profile) -> Any:

@@ -212,7 +212,7 @@ def _figure(
         identifier(instrument, quantity.name),
         quantity,
         tuple(panels),
-        how_to_read(quantity, some, across if isinstance(across, str) else "depth"),
+        how_to_read(quantity, some, across if isinstance(across, str) else "depth", several=entries.joined),
         facts_of(entries, instrument, some),
         formula_html(quantity.formula),
     )
@@ -278,7 +278,7 @@ def _loose_figure(
         identifier(instrument, quantity.name),
         quantity,
         tuple(panels),
-        how_to_read(quantity, some, ""),
+        how_to_read(quantity, some, "", several=entries.joined),
         facts_of(entries, instrument, some),
         formula_html(quantity.formula),
     )
@@ -327,7 +327,8 @@ def _against_bounds(entries: Entries, instrument: str, along: Sequence[Entry]) -
                 tuple(e.index for e in (*bounds, *measured)),
             ),
         ),
-        how_to_read(quantity, [*bounds, *measured], "depth") + " One unit of the axis is a factor of ten.",
+        how_to_read(quantity, [*bounds, *measured], "depth", several=entries.joined)
+        + " One unit of the axis is a factor of ten.",
         facts_of(entries, instrument, measured),
         formula_html(quantity.formula),
     )

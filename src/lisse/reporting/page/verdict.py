@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lisse.profile import Quantity
+from lisse.profile import Quantity, Row
 from lisse.reporting.page.axis import number
 from lisse.reporting.page.entries import Entries, Entry, Model
 from lisse.reporting.page.headline import HEADLINES, Headline, headline_entry, page_headlines
@@ -65,6 +65,7 @@ def verdict(entries: Entries) -> list[Sentence]:
             found += _alone(entries, model)
         found += _tear(entries, model)
         found += _training(entries, model)
+        found += _several(model)
     return [*found, *_sure(entries, compared)]
 
 
@@ -88,10 +89,11 @@ def _compared(line: Headline, quantity: Quantity, mine: Entry, yours: Entry) -> 
         return Comparison(line, quantity, both, None, "no value")
     if dict(a.at) != dict(b.at) or a.kind != b.kind:
         return Comparison(line, quantity, both, None, "not alike")
-    if a.low is None or a.high is None or b.low is None or b.high is None:
+    ours, theirs = interval(a), interval(b)
+    if ours is None or theirs is None:
         return Comparison(line, quantity, both, None, "no interval")
-    if a.high < b.low or b.high < a.low:
-        lower = mine if a.high < b.low else yours
+    if ours[1] < theirs[0] or theirs[1] < ours[0]:
+        lower = mine if ours[1] < theirs[0] else yours
         higher = yours if lower is mine else mine
         return Comparison(line, quantity, both, (lower if quantity.better == "lower" else higher).model, "apart")
     return Comparison(line, quantity, both, None, "overlap")
@@ -184,11 +186,12 @@ def _alone(entries: Entries, model: Model) -> list[Sentence]:
     ratio, accuracy = (entry if entry is not None and math.isfinite(entry.row.value) else None for entry in some)
     parts = []
     if ratio is not None:
-        low, high = ratio.row.low, ratio.row.high
-        if low is None or high is None:
+        ends = interval(ratio.row)
+        if ends is None:
             how = f"{shown(ratio)} times as strongly as"
         else:
-            how = "less strongly than" if high < 1 else "more strongly than" if low > 1 else "about as strongly as"
+            how = "less" if ends[1] < 1 else "more" if ends[0] > 1 else ""
+            how = f"{how} strongly than" if how else "about as strongly as"
         parts.append(f"answers smooth deformations of its input {how} noise of the same size (R_f {shown(ratio)})")
     if accuracy is not None:
         parts.append(f"has an accuracy of {shown(accuracy)} on these samples")
@@ -235,14 +238,15 @@ def _like_headline(entries: Entries, model: Model, quantity: str, line: Headline
 def _largest(some: Sequence[Entry]) -> tuple[Entry, list[Entry]]:
     """The largest row, and those whose intervals reach it."""
     top = max(some, key=lambda entry: entry.row.value)
-    if top.row.low is None:
+    ends = interval(top.row)
+    if ends is None:
         return top, []
-    return top, [e for e in some if e is not top and e.row.high is not None and e.row.high >= top.row.low]
+    return top, [e for e in some if e is not top and (its := interval(e.row)) is not None and its[1] >= ends[0]]
 
 
 def _with_rivals(text: str, top: Entry, rivals: Sequence[Entry], model: Model) -> Sentence:
     rows = (top.index, *(entry.index for entry in rivals))
-    if top.row.low is None:
+    if interval(top.row) is None:
         text += " There is no interval, so another layer may be it on other samples."
     elif rivals:
         names = [str(entry.row.layer) for entry in sorted(rivals, key=lambda entry: -entry.row.value)]
@@ -289,13 +293,25 @@ def _training(entries: Entries, model: Model) -> list[Sentence]:
     return [Sentence(text, tuple(rows), "training", (model.place,))]
 
 
+def _several(model: Model) -> list[Sentence]:
+    """That a model is several networks."""
+    if model.networks == 1:
+        return []
+    text = (
+        f"{model.name}: numbers are means over the networks, and intervals reach from the lowest to the highest of "
+        "them, each with its own interval."
+    )
+    return [Sentence(text, (), "caveat", (model.place,))]
+
+
 def _moved(now: Entry, before: Sequence[Entry]) -> str:
     """Whether training moved a number out of the reach of all that random weights give."""
-    if now.row.low is None or now.row.high is None or any(entry.row.low is None for entry in before):
+    own, theirs = interval(now.row), [ends for entry in before if (ends := interval(entry.row)) is not None]
+    if own is None or len(theirs) < len(before):
         return "open"
-    if now.row.high < min(entry.row.low for entry in before if entry.row.low is not None):
+    if own[1] < min(low for low, _ in theirs):
         return "lowered"
-    if now.row.low > max(entry.row.high for entry in before if entry.row.high is not None):
+    if own[0] > max(high for _, high in theirs):
         return "raised"
     return "left"
 
@@ -314,7 +330,7 @@ def _sure(entries: Entries, compared: Sequence[Comparison]) -> list[Sentence]:
     indices = tuple(sorted({entry.index for entry in rows}))
     sizes = sorted({entry.row.n for entry in rows})
     n = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    without = [entry for entry in rows if entry.row.low is None]
+    without = [entry for entry in rows if interval(entry.row) is None]
     if len(without) == len(rows):
         text = (
             f"How sure: the numbers above are those of {n} samples and have no intervals. Treat them as a first look."
@@ -337,6 +353,11 @@ def _sure(entries: Entries, compared: Sequence[Comparison]) -> list[Sentence]:
             Sentence(f"The models were measured with different seeds ({_listed(sorted(seeds))}).", (), "caveat", places)
         )
     return found
+
+
+def interval(row: Row) -> tuple[float, float] | None:
+    """A row's interval over samples. The ends of an ``exact`` one are the range of several networks, which is none."""
+    return None if row.low is None or row.high is None or row.kind == "exact" else (row.low, row.high)
 
 
 def shown(entry: Entry) -> str:

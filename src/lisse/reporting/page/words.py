@@ -31,8 +31,8 @@ def shown_value(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def how_to_read(quantity: Quantity, some: Sequence[Entry], across: str) -> str:
-    """How to read a figure over ``across`` (``depth``, a coordinate, or nothing)."""
+def how_to_read(quantity: Quantity, some: Sequence[Entry], across: str, *, several: bool) -> str:
+    """How to read a figure over ``across`` (``depth``, a coordinate, or nothing); ``several``: with joined networks."""
     kinds = {entry.row.kind for entry in some}
     words = []
     if across == "depth":
@@ -43,6 +43,8 @@ def how_to_read(quantity: Quantity, some: Sequence[Entry], across: str) -> str:
         words.append("One line per setting, one mark per model.")
     if any(entry.row.low is not None for entry in some):
         words.append("Shaded bands or bars are intervals: where two of them overlap, the models are not told apart.")
+        if several:
+            words.append("Those of several networks reach from the lowest to the highest of them.")
     if quantity.better != "neither":
         words.append(f"{quantity.better.capitalize()} is better.")
     if kinds != {"estimate"}:
@@ -68,6 +70,8 @@ def facts_of(entries: Entries, instrument: str, some: Sequence[Entry]) -> tuple[
     if any(entry.row.low is not None for entry in own):
         level = next(iter(levels)) if len(levels) == 1 else None
         facts.append(f"{level:.0%} interval" if isinstance(level, float) else "with interval")
+        if entries.joined:
+            facts.append("lowest to highest of the networks")
     else:
         facts.append("no interval")
     fixed: dict[str, set[str]] = {}

@@ -83,13 +83,21 @@
 
   // -- a value under the pointer, or under the arrow keys ----------------------------------------------------------------
   const tip = document.getElementById("tip");
-  let current = null;
+  let current = null, byKeys = false;
   const forget = () => {
     if (current) current.classList.remove("at");
     current = null;
     tip.hidden = true;
   };
-  const show = (mark) => {
+  const put = () => {
+    const at = current.getBoundingClientRect(), size = tip.getBoundingClientRect();
+    const left = Math.min(Math.max(8, at.left + at.width / 2 - size.width / 2), window.innerWidth - size.width - 8);
+    const above = at.top - size.height - 10;
+    tip.style.left = `${left}px`;
+    tip.style.top = `${above > 4 ? above : at.bottom + 10}px`;
+  };
+  const show = (mark, keys) => {
+    byKeys = keys;
     if (mark === current) return;
     forget();
     current = mark;
@@ -108,11 +116,7 @@
     node("span", `${data.labels[of(row, "instrument")][of(row, "quantity")]} · ${model} · n = ${of(row, "n").toLocaleString("en")}`, tip);
     tip.dataset.row = String(index);
     tip.hidden = false;
-    const at = mark.getBoundingClientRect(), size = tip.getBoundingClientRect();
-    const left = Math.min(Math.max(8, at.left + at.width / 2 - size.width / 2), window.innerWidth - size.width - 8);
-    const above = at.top - size.height - 10;
-    tip.style.left = `${left}px`;
-    tip.style.top = `${above > 4 ? above : at.bottom + 10}px`;
+    put();
   };
   const shown = (svg) => all(".mark", svg).filter((mark) => mark.getClientRects().length > 0);
   const nearest = (svg, x, y) => {
@@ -131,11 +135,11 @@
     if (title) title.remove(); // aria-label says the same, without a tooltip over the marks
     const look = (event) => {
       const mark = event.target.closest && event.target.closest(".mark") || nearest(svg, event.clientX, event.clientY);
-      mark ? show(mark) : forget();
+      mark ? show(mark, false) : forget();
     };
     svg.addEventListener("pointermove", look);
     svg.addEventListener("pointerdown", look);
-    svg.addEventListener("pointerleave", forget);
+    svg.addEventListener("pointerleave", () => byKeys || forget());
     svg.addEventListener("blur", forget);
     svg.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
@@ -144,10 +148,12 @@
       event.preventDefault();
       const marks = shown(svg).sort((a, b) => Number(a.dataset.row) - Number(b.dataset.row));
       const place = Math.min(Math.max(marks.indexOf(current) + step, 0), marks.length - 1);
-      if (marks[place]) show(marks[place]);
+      if (marks[place]) show(marks[place], true);
     });
   });
-  window.addEventListener("scroll", forget, { passive: true });
+  // Scrolling takes a mark from under the pointer, but not from the keys: a figure that gets the focus scrolls into view
+  // after its first arrow key, and the walk must not begin again.
+  window.addEventListener("scroll", () => (byKeys && current ? put() : forget()), { passive: true });
 
   // -- which marks a sentence rests on -----------------------------------------------------------------------------------
   all("[data-rows][data-topic]").forEach((sentence) => {
