@@ -13,7 +13,7 @@ from lisse.experiments.diffeomorphisms import networks, plan, run, stripe
 from lisse.experiments.diffeomorphisms.claims import change, claims
 from lisse.experiments.diffeomorphisms.result import D, G, Job, R, Result, Results, level, mean_error, paired_ratio
 from lisse.experiments.diffeomorphisms.tables import error_law, findings
-from lisse.experiments.diffeomorphisms.treatments import PLAIN, RANDOM, WORST, Treatment, WorstDiffeo
+from lisse.experiments.diffeomorphisms.treatments import BARE, PLAIN, RANDOM, SMOOTHED, WORST, Treatment, WorstDiffeo
 from lisse.experiments.diffeomorphisms.whole import WHOLE, Whole
 from lisse.instruments import Stability
 from lisse.maths.diffeomorphism import Diffeomorphism, deform
@@ -159,6 +159,28 @@ def test_photographs_on_a_cpu_weights_of_others_are_measured_once():
     assert {job.p for job in all_ if not job.architecture.weights} == {500, 2000, 10_000}
 
 
+def test_minutes_of_a_gpu_have_all_networks_and_several_seeds_where_seeds_are_compared():
+    chosen = plan.settings("medium")
+    all_ = plan.jobs(chosen, {"cifar10": 50_000}, 7)
+    assert len({job.name for job in all_}) == len(all_)
+    assert len({job.architecture.name for job in all_}) == 15
+    often = {job.architecture.name for job in all_ if job.seed > 7}
+    assert often == {"fc4", "lenet", "resnet18"}
+    assert len(all_) == 12 + 3 * 3 + 3 * 4  # once, over seeds, treatments
+    assert {job.architecture.recipe.epochs for job in all_} == {12}
+    assert {job.p for job in all_} == {50_000}
+
+
+def test_printed_networks_learn_from_plain_labels_and_deep_plain_ones_start_from_he():
+    by_name = {one.name: one for one in networks.printed()}
+    assert {one.recipe.label_smoothing for one in by_name.values()} == {0.0}
+    assert {name for name, one in by_name.items() if "init=he" in one.spec} == {"vgg11", "vgg16", "vgg19"}
+    model = by_name["vgg16"].model(networks.CIFAR, 3)
+    biases = [value for name, value in model.named_parameters() if "features" in name and name.endswith("bias")]
+    assert len(biases) == 13
+    assert not any(bias.any() for bias in biases)
+
+
 @pytest.mark.parametrize(
     ("name", "depth", "parameters", "norm"),
     [("vgg7", 7, 283_242, False), ("vgg7_bn", 7, 284_106, True), ("resnet8", 8, 75_290, True)],
@@ -242,6 +264,9 @@ def test_what_each_treatment_does_to_images():
     crops, random = RANDOM.augment(model, recipe, **options)
     assert crops == CropFlip(4, True)
     assert isinstance(random, MaxEntropyDiffeo)
+    assert SMOOTHED.augment(model, recipe, **options) == PLAIN.augment(model, recipe, **options)
+    assert SMOOTHED.recipe(recipe) == dataclasses.replace(recipe, label_smoothing=0.1)
+    assert WORST.recipe(recipe) == recipe
     worst = WORST.augment(model, Recipe(), **options)
     assert worst == [WorstDiffeo(model, 3, 1.0, 2)]
     assert "model" not in repr(worst[0])  # how a rerun is recognised must not depend on an address
@@ -357,6 +382,18 @@ def test_claims_are_decided_from_the_numbers():
     assert held["treatment/a/random/error"]
     assert held["stripe/slope"]
     assert held["fields/bijective"]
+
+
+@pytest.mark.parametrize(("treatment", "theirs"), [(BARE, True), (SMOOTHED, False)])
+@pytest.mark.parametrize("factor", [0.4, 0.6, 1.9, 2.1])
+def test_crops_and_smoothed_labels_matter_where_they_change_r_twofold(treatment, theirs, factor):
+    found = [result("a", seed, 0.01 * spread(seed), 0.1) for seed in range(3)]
+    found += [result("a", seed, factor * 0.01 * spread(seed), 0.1, treatment=treatment) for seed in range(3)]
+    settings = dataclasses.replace(chosen(("a", "b", "c", "d")), treatments=(PLAIN, treatment))
+    (claim,) = [c for c in claims(Results(tuple(found)), settings, [SOURCE]) if c.key.startswith("treatment")]
+    assert (claim.key, claim.theirs) == (f"treatment/a/{treatment.name}/R", theirs)
+    assert claim.holds == (0.5 < factor < 2)
+    assert ("labels" in claim.says) != ("crops" in claim.says) == theirs
 
 
 def test_claims_turn_with_the_numbers():

@@ -103,7 +103,7 @@ def test_bad_input():
         Finding("a", "a", 1.0, within=-1.0)
     with pytest.raises(ValueError, match="keys must be different, got a more than once"):
         Outcome((Finding("a", "a", 1.0), Finding("a", "b", 1.0)))
-    with pytest.raises(ValueError, match="scale must be one of smoke, small, paper, got 'huge'"):
+    with pytest.raises(ValueError, match="scale must be one of smoke, small, medium, paper, got 'huge'"):
         Task("huge", None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="scale must be one of smoke, paper for topolip, got 'small'"):
         form.timed(study("topolip"), Task("small", Path("unused")))
@@ -119,4 +119,4 @@ def test_each_readme_says_what_its_expected_json_says(paper):
     everything = form.expected(folder)
     assert "smoke" in everything
     assert form.fill(text, everything) == text
-    assert set(study(paper).about.needs) in ({"smoke", "paper"}, {"smoke", "small", "paper"})
+    assert set(study(paper).about.needs) in ({"smoke", "paper"}, {"smoke", "small", "medium", "paper"})

@@ -261,6 +261,35 @@ def test_the_padded_shortcut_takes_every_second_pixel_between_zeros():
     assert not y[:, [0, 3]].any()
 
 
+@pytest.mark.parametrize("depth", [11, 19])
+def test_what_passes_a_plain_vgg_keeps_its_size_with_hes_initialisation(depth):
+    """With PyTorch's, a layer divides the mean square by about six, and the deeper ones say nothing of the image."""
+    images = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+    def apart(init):
+        network = zoo.build(f"vgg{depth}", seed=0, init=init)
+        with torch.no_grad():
+            features = network.features(images).flatten(1)
+        return (features - features.mean(0)).square().mean().sqrt()
+
+    assert apart("he") > 0.02
+    assert apart("torch") < 0.001
+    assert torch.equal(
+        zoo.build("vgg11", seed=0).features[0].weight, zoo.build("vgg11", seed=0, init="torch").features[0].weight
+    )
+
+
+def test_the_standard_deviation_of_hes_initialisation():
+    weight = zoo.build("vgg16", seed=0, init="he").features[-3].weight  # 512 × 512 × 3 × 3
+    n = weight.numel()
+    assert abs(weight.std().item() / math.sqrt(2 / (512 * 9)) - 1) < 4 / math.sqrt(2 * n)
+
+
+def test_an_initialisation_that_nobody_knows():
+    with pytest.raises(TypeError, match="vgg16: init must be torch or he, got 'xavier'"):
+        zoo.build("vgg16", init="xavier")
+
+
 def test_small_images_are_centred_in_32_by_32():
     network = zoo.build("vgg11", in_channels=1, size=28)
     padded = network.pad(torch.ones(1, 1, 28, 28))

@@ -24,7 +24,7 @@ import lisse
 from lisse.profile_file import writing
 from lisse.progress import Event, Listener
 
-Scale = Literal["smoke", "small", "paper"]
+Scale = Literal["smoke", "small", "medium", "paper"]
 
 
 @dataclass(frozen=True)

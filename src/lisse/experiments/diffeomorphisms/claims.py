@@ -112,9 +112,10 @@ def _treatments(results: Results, chosen: Settings, source: Source) -> Iterator[
             ratio = change(results.of(source, name, treatment=treatment.name), plain, R, cut=chosen.cut)
             here = f"treatment/{name}/{treatment.name}"
             if treatment.fields == "none":
-                value = None if ratio is None else float(ratio.value)
-                yield Claim(f"{here}/R", f"{label}: crops change R by less than a factor of 2",
-                            value is not None and 0.5 < value < 2, _told(ratio))  # fmt: skip
+                value, smoothed = None if ratio is None else float(ratio.value), treatment.smoothing is not None
+                yield Claim(f"{here}/R", f"{label}: {'smoothed labels' if smoothed else 'crops'} change R by less than "
+                            "a factor of 2", value is not None and 0.5 < value < 2, _told(ratio), theirs=not smoothed,
+                            )  # fmt: skip
                 continue
             words = "random diffeomorphisms" if treatment.fields == "random" else "the worst diffeomorphisms"
             yield _below(f"{here}/R", f"{label}: training on {words} lowers R", ratio, theirs=False)

@@ -8,7 +8,7 @@ from lisse.data.augmentation import CropFlip
 from lisse.experiments.diffeomorphisms import networks, stripe
 from lisse.experiments.diffeomorphisms.networks import Architecture, Source
 from lisse.experiments.diffeomorphisms.result import Job
-from lisse.experiments.diffeomorphisms.treatments import PLAIN, RANDOM, WORST, Treatment
+from lisse.experiments.diffeomorphisms.treatments import BARE, PLAIN, RANDOM, SMOOTHED, WORST, Treatment
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Settings:
 
     All ``architectures`` are trained on the whole of the first source, unless others have; ``curves`` on subsets of
     ``sizes`` of every source (``good`` stand for the paper's state of the art, ``primitive`` for Figure 4); ``others``
-    on the whole of the other sources; ``treated`` under all ``treatments``.
+    on the whole of the other sources; ``treated`` under all ``treatments``. Networks of which no curve is drawn and
+    that are under no treatment are trained with ``seeds_elsewhere`` seeds: the fit over networks has one point of each.
     """
 
     sources: tuple[Source, ...]
@@ -37,6 +38,7 @@ class Settings:
     stripe_sizes: tuple[int, ...]
     cuts_drawn: tuple[int, ...]
     fields_drawn: int
+    seeds_elsewhere: int = 3
 
     @property
     def curves(self) -> tuple[str, ...]:
@@ -55,17 +57,26 @@ def settings(scale: str) -> Settings:
         return Settings(
             sources=(networks.CIFAR, networks.MNIST, networks.FASHION), architectures=networks.printed(),
             good=("resnet18", "efficientnet_b0"), primitive=("fc4", "lenet"), others=("alexnet", "vgg11_bn"),
-            treated=("resnet18", "lenet"), treatments=(PLAIN, Treatment("bare", "no crops", crops=None), RANDOM, WORST),
+            treated=("resnet18", "lenet"), treatments=(PLAIN, BARE, RANDOM, WORST),
             sizes=(500, 1000, 2000, 5000, 10000, 20000), seeds=3, samples=500,
             deltas=(0.1, 0.2, 0.5, 1.0, 2.0, 4.0), worst_steps=3, batch=100,
             stripe=stripe.Recipe(), stripe_sizes=(128, 256, 512, 1024, 2048, 4096, 8192),
             cuts_drawn=(2, 3, 4, 5, 7, 10, 15, 20, 30), fields_drawn=256,
         )  # fmt: skip
+    if scale == "medium":
+        return Settings(
+            sources=(networks.CIFAR,), architectures=networks.in_minutes(), good=("resnet18",),
+            primitive=("fc4", "lenet"), others=(), treated=("resnet18",),
+            treatments=(PLAIN, BARE, SMOOTHED, RANDOM, WORST), sizes=(), seeds=3, seeds_elsewhere=1, samples=500,
+            deltas=(0.25, 0.5, 1.0, 2.0), worst_steps=1, batch=100, stripe=stripe.Recipe(),
+            stripe_sizes=(128, 256, 512, 1024, 2048, 4096, 8192), cuts_drawn=(2, 3, 4, 5, 7, 10, 15, 20, 30),
+            fields_drawn=256,
+        )  # fmt: skip
     if scale == "small":
         return Settings(
             sources=(networks.CIFAR_SMALL,), architectures=networks.for_photographs(), good=("resnet8",),
             primitive=("fc4", "lenet"), others=(), treated=("vgg7_bn",),
-            treatments=(PLAIN, Treatment("bare", "no crops", crops=None), RANDOM, WORST),
+            treatments=(PLAIN, BARE, RANDOM, WORST),
             sizes=(500, 2000), seeds=3, samples=500, deltas=(0.25, 0.5, 1.0, 2.0), worst_steps=2, batch=100,
             stripe=stripe.Recipe(), stripe_sizes=(128, 256, 512, 1024, 2048, 4096, 8192),
             cuts_drawn=(2, 3, 4, 5, 7, 10, 15, 20, 30), fields_drawn=64,
@@ -90,8 +101,9 @@ def jobs(chosen: Settings, sizes: dict[str, int], seed: int) -> list[Job]:
         whole = sizes[source.name]
         all_ = chosen.architectures if source is first else [by_name[n] for n in (*chosen.curves, *chosen.others)]
         for one in all_:  # the weights of others are there once
+            often = seeds if one.name in (*chosen.curves, *chosen.treated) else seeds[: chosen.seeds_elsewhere]
             found += [Job(one, source, one.weights.p, seed)] if one.weights else [
-                Job(one, source, whole, s) for s in seeds
+                Job(one, source, whole, s) for s in often
             ]  # fmt: skip
         smaller = [p for p in chosen.sizes if p < whole]
         found += [Job(by_name[name], source, p, s) for name in chosen.curves for p in smaller for s in seeds]

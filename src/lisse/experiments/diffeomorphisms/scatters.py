@@ -34,8 +34,8 @@ def against_error(results: Results, chosen: Settings, source: Source, *, bars: b
     """Test error over R, a point per architecture: colour for depth, shape for batch norm and skip connections."""
     figure, (ax,) = panels(
         1, columns=1, width=7.4, height=4.6, title=f"Test error and relative stability, {source.label}",
-        says=f"c = {chosen.cut}, δ = 1, geometric means over {chosen.seeds} seeds."
-        + (" Bars: intervals over seeds." if bars else ""), foot=0.6,
+        says=f"c = {chosen.cut}, δ = 1, geometric means over seeds ({_counts(results, chosen, source)})."
+        + (" Bars: intervals over seeds, or over images where there is one." if bars else ""), foot=0.6,
     )  # fmt: skip
     depths = [some[0].depth for a in chosen.architectures if (some := results.of(source, a.name))]
     norm = LogNorm(min(depths, default=1), max(max(depths, default=2), 1 + min(depths, default=1)))
@@ -136,6 +136,12 @@ def trajectories(results: Results, chosen: Settings, source: Source) -> Figure:
     ]
     figure.legend(handles=handles, loc="lower left", ncols=4, frameon=False, fontsize=9)
     return figure
+
+
+def _counts(results: Results, chosen: Settings, source: Source) -> str:
+    """How many seeds a network has: ``3``, or ``1 to 3``."""
+    counts = sorted({len(some) for a in chosen.architectures if (some := results.of(source, a.name))})
+    return " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

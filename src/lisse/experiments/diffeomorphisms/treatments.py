@@ -1,7 +1,8 @@
-"""What is done to images while training: the recipe's crops, nothing, random diffeomorphisms, the worst ones."""
+"""What is done to images and labels in training: the recipe's crops, none, diffeomorphisms, smoothed labels."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,12 +19,20 @@ from lisse.training.recipes import Recipe
 
 @dataclass(frozen=True)
 class Treatment:
-    """``crops`` are the recipe's own, or these, or none; ``fields`` are added after them."""
+    """``crops`` are the recipe's own, or these, or none; ``fields`` are added after them.
+
+    ``smoothing`` is that of the labels, in place of the recipe's.
+    """
 
     name: str
     label: str
     crops: CropFlip | Literal["recipe"] | None = "recipe"
     fields: Literal["none", "random", "worst"] = "none"
+    smoothing: float | None = None
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """``recipe`` under this treatment."""
+        return recipe if self.smoothing is None else dataclasses.replace(recipe, label_smoothing=self.smoothing)
 
     def augment(self, model: nn.Module, recipe: Recipe, *, cut: int, delta: float, steps: int) -> list[Any]:
         """What :func:`lisse.train` takes as ``augment``."""
@@ -37,6 +46,8 @@ class Treatment:
 
 
 PLAIN = Treatment("plain", "plain")
+BARE = Treatment("bare", "no crops", crops=None)
+SMOOTHED = Treatment("smoothed", "smoothed labels", smoothing=0.1)
 RANDOM = Treatment("random", "max-entropy", fields="random")
 WORST = Treatment("worst", "worst", fields="worst")
 

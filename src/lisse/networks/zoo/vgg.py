@@ -1,7 +1,9 @@
 """VGG11/13/16/19 in CIFAR form, with and without batch norm: one 512 → ``classes`` classifier.
 
 Parameter names are those of kuangliu/pytorch-cifar (``features.0`` …, ``classifier``), whose counts with batch norm
-are the published ones. Images smaller than 32×32 are zero-padded to 32×32, as [petrini2021] does with digits.
+are the published ones. Without batch norm PyTorch's own initialisation shrinks what passes: VGG16 and 19 then stay at
+chance, and ``init="he"`` [he2015] lets them learn. Images smaller than 32×32 are zero-padded to 32×32, as
+[petrini2021] does with digits.
 
 =========  =============  ===============
 depth      plain          batch norm
@@ -15,11 +17,15 @@ depth      plain          batch norm
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import nn
 
 from lisse.networks.zoo.lenet import padding_to_32
 from lisse.networks.zoo.options import positive
+
+Initialisation = Literal["torch", "he"]
 
 # [simonyan2015] Table 1, columns A, B, D, E: channels of the convolutions of each stage; a pool ends every stage.
 STAGES: dict[int, tuple[tuple[int, ...], ...]] = {
@@ -66,9 +72,20 @@ def _vgg(depth: int, in_channels: int, size: int, classes: int, *, batch_norm: b
     return VGG(STAGES[depth], in_channels, size, classes, batch_norm=batch_norm)
 
 
-def vgg11(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+def _plain(depth: int, in_channels: int, size: int, classes: int, init: Initialisation) -> VGG:
+    network = _vgg(depth, in_channels, size, classes, batch_norm=False)
+    if init == "he":
+        for module in network.features:
+            if isinstance(module, nn.Conv2d):
+                assert module.bias is not None
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.zeros_(module.bias)
+    return network
+
+
+def vgg11(*, in_channels: int = 3, size: int = 32, classes: int = 10, init: Initialisation = "torch") -> VGG:
     """VGG11 without batch norm ([simonyan2015], CIFAR form); 9,225,610 parameters on 32×32×3."""
-    return _vgg(11, in_channels, size, classes, batch_norm=False)
+    return _plain(11, in_channels, size, classes, init)
 
 
 def vgg11_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
@@ -76,9 +93,9 @@ def vgg11_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
     return _vgg(11, in_channels, size, classes, batch_norm=True)
 
 
-def vgg13(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+def vgg13(*, in_channels: int = 3, size: int = 32, classes: int = 10, init: Initialisation = "torch") -> VGG:
     """VGG13 without batch norm ([simonyan2015], CIFAR form); 9,410,122 parameters on 32×32×3."""
-    return _vgg(13, in_channels, size, classes, batch_norm=False)
+    return _plain(13, in_channels, size, classes, init)
 
 
 def vgg13_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
@@ -86,9 +103,9 @@ def vgg13_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
     return _vgg(13, in_channels, size, classes, batch_norm=True)
 
 
-def vgg16(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+def vgg16(*, in_channels: int = 3, size: int = 32, classes: int = 10, init: Initialisation = "torch") -> VGG:
     """VGG16 without batch norm ([simonyan2015], CIFAR form); 14,719,818 parameters on 32×32×3."""
-    return _vgg(16, in_channels, size, classes, batch_norm=False)
+    return _plain(16, in_channels, size, classes, init)
 
 
 def vgg16_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
@@ -96,9 +113,9 @@ def vgg16_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
     return _vgg(16, in_channels, size, classes, batch_norm=True)
 
 
-def vgg19(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+def vgg19(*, in_channels: int = 3, size: int = 32, classes: int = 10, init: Initialisation = "torch") -> VGG:
     """VGG19 without batch norm ([simonyan2015], CIFAR form); 20,029,514 parameters on 32×32×3."""
-    return _vgg(19, in_channels, size, classes, batch_norm=False)
+    return _plain(19, in_channels, size, classes, init)
 
 
 def vgg19_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
