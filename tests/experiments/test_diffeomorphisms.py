@@ -345,7 +345,8 @@ def test_seeds_are_averaged_in_logarithms_and_errors_as_they_are():
     assert found.n == 2
     assert float(mean_error(some).value) == pytest.approx(0.3)
     alone = level(some[:1], R, cut=3)
-    assert (float(alone.low), float(alone.high)) == pytest.approx((0.09, 0.11))
+    assert (float(alone.low), float(alone.high), alone.n) == pytest.approx((0.09, 0.11, 10))  # of one network: samples
+    assert mean_error(some[:1]).n == 1000
     assert float(mean_error(some[:1]).low) == pytest.approx(0.1756, abs=1e-4)  # Clopper–Pearson, 200 of 1000
     assert level(some, R, cut=5) is None
     assert mean_error([]) is None
@@ -445,19 +446,26 @@ def test_names_of_points_that_lie_close_together_do_not_cover_each_other():
     figure = Figure(figsize=(6, 4))
     renderer = FigureCanvasAgg(figure).get_renderer()
     ax = figure.add_subplot()
-    points = {"FullConn-L2": (5.0, 0.55), "FullConn-L4": (4.6, 0.556), "FullConn-L6": (4.7, 0.56), "far": (0.1, 0.06)}
+    points = {
+        "FullConn-L2": (5.0, 0.55), "FullConn-L4": (4.6, 0.556), "FullConn-L6": (4.7, 0.56), "far": (0.1, 0.06),
+        "ResNet18": (0.6, 0.1), "ResNet34": (0.8, 0.1), "VGG16": (0.7, 0.104), "VGG19": (0.75, 0.094),
+    }  # fmt: skip
     for point in points.values():
-        ax.plot(*point, "o")
+        ax.plot(*point, "o", ms=6)
     log_log(ax, "R", "error")
     ax.set_xlim(0.05, 50)
     beside(ax, points)
     figure.draw_without_rendering()
-    boxes = [Text.get_window_extent(text, renderer) for text in ax.texts]  # without the ties
-    assert [text.get_text() for text in ax.texts] == list(points)
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    boxes = {text.get_text(): Text.get_window_extent(text, renderer) for text in ax.texts}  # without the ties
+    assert set(boxes) == set(points)
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes.values(), 2))
+    middles = {name: ax.transData.transform(point) for name, point in points.items()}
+    assert not any(box.contains(*middles[name]) for box in boxes.values() for name in points)
+    frame = ax.get_window_extent()
+    assert all(frame.contains(*corner) for box in boxes.values() for corner in (box.min, box.max))
     tied = {text.get_text() for text in ax.texts if text.arrow_patch is not None}
     assert tied
-    assert tied < set(points) - {"far"}
+    assert "far" not in tied
 
 
 # --- progress and the whole -----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from lisse.experiments.diffeomorphisms.networks import Source
 from lisse.experiments.diffeomorphisms.plan import Settings
 from lisse.experiments.diffeomorphisms.result import D, G, R, Results, level, mean_error
 from lisse.experiments.diffeomorphisms.tables import LETTERS
+from lisse.experiments.diffeomorphisms.treatments import Treatment
 from lisse.maths.power_law import geometric_mean
 from lisse.reporting.figure import GREY, INK, PALETTE, panels
 
@@ -32,12 +33,13 @@ def overview(
     results: Results, chosen: Settings, sources: Sequence[Source], names: Sequence[str], *, deltas: bool
 ) -> Figure:
     """A row per network: R over δ (``deltas``), R at initialisation and trained by data set, R over P."""
-    wide = 3 if deltas else 2
+    sized = bool(chosen.sizes)
+    wide = 1 + deltas + sized
     says = (
         "Faint, dashed, grey: at initialisation; full: trained. δ = 1 where no δ is shown. Bars: intervals over seeds."
     )
     figure, axes = panels(
-        wide * len(names), columns=wide, width=3.7, height=3.0, title="Relative stability to diffeomorphisms",
+        wide * len(names), columns=max(2, wide), width=3.7, height=3.0, title="Relative stability to diffeomorphisms",
         says=says, foot=0.45,
     )  # fmt: skip
     for row, name in enumerate(names):
@@ -46,10 +48,11 @@ def overview(
         if deltas:
             _over_delta(mine[0], results, chosen, sources[0], name)
             mine[0].set_title(f"{label}, {sources[0].label}", loc="left", size=10, color=INK)
-        _by_source(mine[-2], results, sources, name)
-        mine[-2].set_title(f"{label}, whole training sets", loc="left", size=10, color=INK)
-        _over_size(mine[-1], results, sources, name, (R,), bars=True)
-        mine[-1].set_title(f"{label}, c = {sources[0].cuts[0]}", loc="left", size=10, color=INK)
+        _by_source(mine[deltas], results, sources, name)
+        mine[deltas].set_title(f"{label}, whole training sets", loc="left", size=10, color=INK)
+        if sized:
+            _over_size(mine[-1], results, sources, name, (R,), bars=True)
+            mine[-1].set_title(f"{label}, c = {sources[0].cuts[0]}", loc="left", size=10, color=INK)
     cuts = sources[0].cuts
     handles: list[Any] = [Patch(color=PALETTE[k], label=f"c = {cut}") for k, cut in enumerate(cuts)]
     handles += [Line2D([], [], color=INK, ls=STYLES[k], label=source.label) for k, source in enumerate(sources)]
@@ -189,12 +192,11 @@ def along_depth(results: Results, chosen: Settings, source: Source) -> Figure:
 # --- figure 12 and the discussion -----------------------------------------------------------------------------------
 
 
-def treatments(results: Results, chosen: Settings, source: Source, *, fields: Sequence[str]) -> Figure:
+def treatments(results: Results, chosen: Settings, source: Source, shown: Sequence[Treatment]) -> Figure:
     """R, D, G and error of the same network under each treatment, every seed a dot."""
-    shown = [treatment for treatment in chosen.treatments if treatment.fields in fields]
     figure, axes = panels(
         4 * len(chosen.treated), columns=4, width=2.7, height=2.8,
-        title=f"What training images are put through, {source.label}",
+        title=f"The same network trained in {len(shown)} ways, {source.label}",
         says=f"c = {chosen.cut}, δ = 1. Bars: means over seeds (geometric for R, D, G); dots: seeds.", foot=0.1,
     )  # fmt: skip
     for row, name in enumerate(chosen.treated):
@@ -207,7 +209,8 @@ def treatments(results: Results, chosen: Settings, source: Source, *, fields: Se
                 if found is not None:
                     ax.bar(k, float(found.value), 0.6, color=PALETTE[k], alpha=0.75)
                     ax.plot([k] * len(values), values, "o", ms=3.5, color=INK)
-            ax.set_xticks(range(len(shown)), [t.label for t in shown], size=8.5, rotation=25)
+            ax.set_xticks(range(len(shown)), [t.label for t in shown], size=8.5, rotation=25, ha="right",
+                          rotation_mode="anchor")  # fmt: skip
             letter = LETTERS.get(quantity, "test error")
             ax.set_title(f"{letter}, {architecture_of(chosen, name).label}", loc="left", size=10, color=INK)
             ax.set_ylim(bottom=0)

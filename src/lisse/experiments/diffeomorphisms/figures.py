@@ -33,7 +33,10 @@ BLUE, ORANGE, GREEN = PALETTE[:3]
 
 
 def draw(results: Results, chosen: Settings, sources: Sequence[Source], test: Dataset, folder: Path) -> list[Path]:
-    """All figures as ``figure-N.png``, numbered as in the paper; ``treatments.png`` is its discussion's."""
+    """All figures as ``figure-N.png``, numbered as in the paper; ``treatments.png`` is its discussion's.
+
+    Those over the size of the training set need more than one size.
+    """
     first = sources[0]
     made: dict[str, Callable[[], Figure]] = {
         "figure-1": lambda: phases(chosen.cuts_drawn, chosen.fields_drawn),
@@ -42,19 +45,24 @@ def draw(results: Results, chosen: Settings, sources: Sequence[Source], test: Da
         "figure-3": lambda: curves.overview(results, chosen, sources, chosen.good, deltas=True),
         "figure-4": lambda: curves.overview(results, chosen, sources, chosen.primitive, deltas=False),
         "figure-5": lambda: scatters.against_error(results, chosen, first, bars=False),
-        "figure-6": lambda: curves.parts_over_size(results, chosen, sources, bars=False),
         "figure-7": lambda: stripes(results, chosen),
-        "figure-12": lambda: curves.treatments(results, chosen, first, fields=("none",)),
-        "figure-13": lambda: curves.over_size(results, chosen, sources),
+        "figure-12": lambda: curves.treatments(
+            results, chosen, first, [t for t in chosen.treatments if t.fields == "none" and t.smoothing is None]
+        ),
         "figure-14": lambda: curves.along_depth(results, chosen, first),
         "figure-15-17": lambda: scatters.quantities_against_error(results, chosen, first, (D, G, R)),
-        "figure-18": lambda: scatters.trajectories(results, chosen, first),
         "figure-19": lambda: scatters.against_error(results, chosen, first, bars=True),
         "figure-20": lambda: scatters.sources_against_error(results, chosen, sources),
         "figure-21": lambda: scatters.settings_against_error(results, chosen, first),
-        "figure-22": lambda: curves.parts_over_size(results, chosen, sources, bars=True),
-        "treatments": lambda: curves.treatments(results, chosen, first, fields=("none", "random", "worst")),
+        "treatments": lambda: curves.treatments(results, chosen, first, chosen.treatments),
     }
+    if chosen.sizes:
+        made |= {
+            "figure-6": lambda: curves.parts_over_size(results, chosen, sources, bars=False),
+            "figure-13": lambda: curves.over_size(results, chosen, sources),
+            "figure-18": lambda: scatters.trajectories(results, chosen, first),
+            "figure-22": lambda: curves.parts_over_size(results, chosen, sources, bars=True),
+        }
     return png_files(((name, figure()) for name, figure in made.items()), folder)
 
 

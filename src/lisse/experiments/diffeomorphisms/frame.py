@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -13,6 +14,30 @@ from lisse.experiments.diffeomorphisms.networks import Architecture
 from lisse.experiments.diffeomorphisms.plan import Settings
 from lisse.maths.intervals import Interval
 from lisse.reporting.figure import INK
+
+
+class Box(NamedTuple):
+    """A rectangle on the page."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def inside(self, other: Box) -> bool:
+        """Whether all of it lies in ``other``."""
+        return (
+            other.left <= self.left
+            and self.right <= other.right
+            and other.bottom <= self.bottom
+            and self.top <= other.top
+        )
+
+    def overlaps(self, other: Box) -> bool:
+        """Whether some of it does."""
+        return (
+            self.left < other.right and other.left < self.right and self.bottom < other.top and other.bottom < self.top
+        )
 
 
 def plain_ticks(axis: Axis) -> None:
@@ -37,27 +62,34 @@ def log_log(ax: Axes, x: str, y: str) -> None:
 
 
 def beside(ax: Axes, points: Mapping[str, tuple[float, float]], *, size: float = 8.5) -> None:
-    """A name to the right of each point, moved up or down and tied to it where several points lie close together.
+    """A name beside each point, on the right where there is room, and tied to it where it had to move.
 
-    Call it when the axes have their limits: names are kept apart as they are seen.
+    Call it when the axes have their limits: names are kept apart from each other, from the points and from the frame as
+    they are seen.
     """
     ax.figure.draw_without_rendering()  # type: ignore[union-attr]
-    seen = {name: ax.transData.transform(point) * 72 / ax.figure.dpi for name, point in points.items()}  # in points
-    reach = {name: 0.58 * size * len(name) + 12 for name in seen}
-    placed: dict[str, float] = {}
+    scale = 72 / ax.figure.dpi  # everything in points
+    seen = {name: ax.transData.transform(point) * scale for name, point in points.items()}
+    frame = Box(*(float(end) * scale for end in ax.get_window_extent().extents))
+    marks = {name: Box(x - 6, y - 6, x + 6, y + 6) for name, (x, y) in seen.items()}
+    # The left side costs as much as a move by two lines.
+    moves = [(side, 0.5 * size * k) for side in ("left", "right") for k in range(-16, 17)]
+    moves.sort(key=lambda move: abs(move[1]) + (2 * size if move[0] == "right" else 0))
+    placed: list[Box] = []
     for name in sorted(seen, key=lambda name: -seen[name][1]):
-        x, y = seen[name]
-        height = y + 2
-        for other, there in placed.items():  # from the top down: nothing placed so far lies lower than it must
-            if x < seen[other][0] + reach[other] and seen[other][0] < x + reach[name]:
-                height = min(height, there - 1.25 * size)
-        placed[name] = height
-    for name, (x, y) in points.items():
-        moved = placed[name] - seen[name][1]
-        tie = {"arrowstyle": "-", "color": INK, "lw": 0.5, "shrinkB": 5} if abs(moved) > size else None
+        (x, y), wide = seen[name], 0.58 * size * len(name)
+        boxes = {}
+        for align, up in moves:  # a name on the right of its point is aligned to the left
+            left = x + 10 if align == "left" else x - 10 - wide
+            boxes[align, up] = Box(left, y + up - 0.6 * size, left + wide, y + up + 0.6 * size)
+        taken = [*placed, *(mark for other, mark in marks.items() if other != name)]
+        free = (move for move, box in boxes.items() if box.inside(frame) and not any(map(box.overlaps, taken)))
+        align, up = next(free, moves[0])
+        placed.append(boxes[align, up])
+        tie = {"arrowstyle": "-", "color": INK, "lw": 0.5, "shrinkA": 0, "shrinkB": 5} if abs(up) > size else None
         ax.annotate(
-            name, (x, y), xytext=(10, moved), textcoords="offset points", size=size, color=INK, va="center",
-            arrowprops=tie,
+            name, points[name], xytext=(10 if align == "left" else -10, up), textcoords="offset points", size=size,
+            color=INK, va="center", ha=align, arrowprops=tie,
         )  # fmt: skip
 
 

@@ -123,8 +123,8 @@ def level(
         return None
     if len(chosen) == 1:
         row = chosen[0].rows(quantity, which, cut=cut, delta=delta)[-1]
-        ends = [row.value if end is None else end for end in (row.low, row.high)]
-        return _interval(row.value, *ends)
+        low, high = (row.value if end is None else end for end in (row.low, row.high))
+        return _interval(row.value, low, high, row.n)
     return geometric_mean(torch.tensor([result.output(quantity, which, cut=cut, delta=delta) for result in chosen]))
 
 
@@ -136,8 +136,8 @@ def mean_error(results: Sequence[Result]) -> Interval | None:
         from lisse.training.result import binomial_interval
 
         one = results[0]
-        ends = binomial_interval(round(one.error * one.n), one.n)
-        return _interval(one.error, *ends)
+        low, high = binomial_interval(round(one.error * one.n), one.n)
+        return _interval(one.error, low, high, one.n)
     from scipy.special import stdtrit
 
     errors = torch.tensor([result.error for result in results], dtype=torch.float64)
@@ -151,9 +151,9 @@ def positive_error(results: Sequence[Result]) -> float | None:
     return None if found is None else max(float(found.value), 0.5 / sum(result.n for result in results))
 
 
-def _interval(value: float, low: float, high: float) -> Interval:
+def _interval(value: float, low: float, high: float, n: int) -> Interval:
     ends = torch.tensor([value, low, high], dtype=torch.float64)
-    return Interval(ends[0], ends[1], ends[2], 1, 0.95)
+    return Interval(ends[0], ends[1], ends[2], n, 0.95)
 
 
 def paired_ratio(above: Iterable[float | None], below: Iterable[float | None]) -> Interval | None:

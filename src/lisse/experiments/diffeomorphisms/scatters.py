@@ -51,7 +51,7 @@ def against_error(results: Results, chosen: Settings, source: Source, *, bars: b
     _line(ax, error_law(results, chosen, source), PALETTE[1], "-")
     log_log(ax, "R", "test error")
     low, high = ax.get_xlim()
-    ax.set_xlim(low, high * (high / low) ** 0.22)  # room for the names
+    ax.set_xlim(low / (high / low) ** 0.11, high * (high / low) ** 0.22)  # room for the names
     x = np.geomspace(low, high, 50)
     ax.plot(x, 0.24 * np.sqrt(x), color=GREY, ls="--", lw=1.2, scalex=False, scaley=False)
     beside(ax, named)
@@ -67,7 +67,11 @@ def against_error(results: Results, chosen: Settings, source: Source, *, bars: b
     ]  # fmt: skip
     figure.legend(handles=handles, loc="lower left", ncols=3, frameon=False, fontsize=8.5)
     bar = figure.colorbar(_mappable(norm), ax=ax, label="depth", pad=0.01)
-    bar.set_ticks(sorted(set(depths)), labels=[str(depth) for depth in sorted(set(depths))])
+    apart: list[int] = []
+    for depth in sorted(set(depths)):  # numbers that would lie on each other are left out
+        if not apart or norm(depth) - norm(apart[-1]) > 0.035:
+            apart.append(depth)
+    bar.set_ticks(apart, labels=[str(depth) for depth in apart])
     bar.ax.minorticks_off()
     return figure
 

@@ -89,20 +89,21 @@ def _levels(results: Results, chosen: Settings, sources: Sequence[Source], paper
                 if any(r.job.architecture == architecture and r.job.source is source for r in results.all):
                     yield Finding(f"error/{here}", f"test error, {said}", math.nan, note="diverged")
                 continue
-            yield _finding(f"error/{here}", f"test error, {said}", mean_error(some), within=ERROR)
+            alone = "one network, n counts images" if len(some) == 1 else ""
+            yield _finding(f"error/{here}", f"test error, {said}", mean_error(some), within=ERROR, note=alone)
             for cut in source.cuts:
                 at = f"{here}/c{cut}"
                 for which, words in (("initial", "at initialisation"), ("trained", "trained")):
                     theirs = _printed(architecture.name, source.name, cut, which) if paper else None
                     yield _finding(
                         f"R/{which}/{at}", f"R, {said}, c = {cut}, {words}", level(some, R, which, cut=cut),
-                        theirs=theirs, source="Section 3" if theirs else "", share=RATIO,
+                        theirs=theirs, source="Section 3" if theirs else "", share=RATIO, note=alone,
                     )  # fmt: skip
             for quantity in (D, G):
                 yield _finding(
                     f"{LETTERS[quantity]}/trained/{here}",
                     f"{LETTERS[quantity]}, {said}, c = {source.cuts[0]}, trained",
-                    level(some, quantity, cut=source.cuts[0]), share=RATIO,
+                    level(some, quantity, cut=source.cuts[0]), share=RATIO, note=alone,
                 )  # fmt: skip
 
 
