@@ -270,6 +270,19 @@ def test_the_grid_moves_the_pixels():
     assert value(profile[0], "noise_radius") != value(profile[1], "noise_radius")
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("statistic", "mean"), ("radius", "sample"), ("interpolation", "gaussian"), ("modes", "code"), ("grid", "linspace"),
+     ("delta_rule", "asymptotic"), ("bijective", True)],
+)  # fmt: skip
+def test_rows_say_which_r_they_are(option, value):
+    profile = lisse.measure(nn.Flatten(), pictures(), Stability(quick=True, **{option: value}))
+    settings = {"cut": 3, "delta": 1.0}
+    assert {tuple(dict(row.at).items()) for row in profile.rows} == {tuple({**settings, option: value}.items())}
+    plain = lisse.measure(nn.Flatten(), pictures(), Stability(quick=True, samples=30, fields=2, level=0.9))
+    assert {tuple(dict(row.at).items()) for row in plain.rows} == {tuple(settings.items())}
+
+
 def test_coordinate_medians_as_the_published_code():
     x, model = pictures(), Network()
     clean, moved, noisy = by_hand(x, radius="sample")[3, 1.0]
@@ -278,7 +291,7 @@ def test_coordinate_medians_as_the_published_code():
     profile = lisse.measure(model, x, Stability(statistic="coordinates", radius="sample"))
     row = last(profile)
     assert row.value == pytest.approx(float(ends[0] / ends[1]), rel=1e-3)
-    assert dict(row.at) == {"cut": 3, "delta": 1.0, "statistic": "coordinates"}
+    assert dict(row.at) == {"cut": 3, "delta": 1.0, "statistic": "coordinates", "radius": "sample"}
     assert row.low < row.value < row.high
     quick = lisse.measure(model, x, Stability(statistic="coordinates", radius="sample", quick=True))
     assert last(quick).value == pytest.approx(row.value)

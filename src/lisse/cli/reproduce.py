@@ -17,7 +17,7 @@ from lisse.cli.outcome import Failed, arguments
     type=click.Choice(["smoke", "small", "medium", "paper"]),
     default="smoke",
     help="smoke: minutes on a CPU with embedded data; paper: the paper's sizes. For diffeomorphisms also small: two "
-    "hours on a CPU with real data, and medium: ten minutes on a GPU.  [default: smoke]",
+    "hours on a CPU with real data, and medium: about a quarter of an hour on a GPU.  [default: smoke]",
 )
 @click.option("--out", type=click.Path(file_okay=False), help="Folder.  [default: lisse-PAPER-SCALE]")
 @click.option("--seed", default=0, type=int, help="Of everything random.  [default: 0]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import warnings
@@ -31,6 +32,7 @@ _REFERENCES = 50  # samples z that stand on the other side of the pairs x ≠ z
 _BLOCK = 500  # samples between two points from which an interrupted run goes on
 _QUICK = 100
 _SHOWN, _SETTINGS_SHOWN = 8, 4  # samples, and settings, of which deformed images are kept to look at
+_VARIANTS = ("statistic", "radius", "interpolation", "modes", "grid", "delta_rule", "bijective")
 _LEAST_SAMPLES = 8  # a bootstrap of fewer does not cover what it says
 
 
@@ -167,6 +169,12 @@ class Stability(Instrument):
         """All displacements."""
         return self.delta if isinstance(self.delta, tuple) else (self.delta,)
 
+    @property
+    def _variant(self) -> dict[str, Value]:
+        """What makes R another quantity, where it is not the default: such rows are not compared with others."""
+        known = {each.name: each.default for each in dataclasses.fields(self)}
+        return {name: getattr(self, name) for name in _VARIANTS if getattr(self, name) != known[name]}
+
     def fits(self, run: Run) -> str | None:
         """Networks on images: one tensor of ``[n, c, h, w]``, at least two of them, of two pixels a side or more."""
         inputs = run.data.inputs
@@ -192,8 +200,7 @@ class Stability(Instrument):
             # Noise on the sphere leaves [0, 1] a little, and is meant to.
             warnings.filterwarnings("ignore", "Normalised: images must lie in", UserWarning)
             found = self._found(run, views, settings, drawn, taps, chosen, n)
-        named: dict[str, Value] = {} if self.statistic == "median" else {"statistic": self.statistic}
-        ats: list[dict[str, Value]] = [{"cut": each.cut, "delta": each.delta, **named} for each in settings]
+        ats: list[dict[str, Value]] = [{"cut": each.cut, "delta": each.delta, **self._variant} for each in settings]
         interval = not self.quick and n >= _LEAST_SAMPLES
         rows, said = stability_rows(
             taps,

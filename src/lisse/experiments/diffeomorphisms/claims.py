@@ -56,7 +56,10 @@ def _training(results: Results, chosen: Settings, source: Source) -> Iterator[Cl
     for name in chosen.primitive:
         some = results.of(source, name)
         ratio = change(some, some, R, cut=chosen.cut, initial=True)
-        yield _above(f"trained/{name}", f"training does not lower R of {_label(chosen, name)}", ratio, strict=False)
+        if name == "lenet":  # "slightly insensitive" on CIFAR-10: 0.6
+            yield _below(f"trained/{name}", f"training lowers R of {_label(chosen, name)} a little", ratio)
+        else:
+            yield _above(f"trained/{name}", f"training does not lower R of {_label(chosen, name)}", ratio, strict=False)
 
 
 def _sizes(results: Results, chosen: Settings, source: Source) -> Iterator[Claim]:

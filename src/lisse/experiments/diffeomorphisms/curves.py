@@ -194,10 +194,12 @@ def along_depth(results: Results, chosen: Settings, source: Source) -> Figure:
 
 def treatments(results: Results, chosen: Settings, source: Source, shown: Sequence[Treatment]) -> Figure:
     """R, D, G and error of the same network under each treatment, every seed a dot."""
+    steps = f"{chosen.worst_steps} step{'s' if chosen.worst_steps > 1 else ''}"
+    ascent = f" Worst: after {steps} of ascent." if any(one.fields == "worst" for one in shown) else ""
     figure, axes = panels(
         4 * len(chosen.treated), columns=4, width=2.7, height=2.8,
         title=f"The same network trained in {len(shown)} ways, {source.label}",
-        says=f"c = {chosen.cut}, δ = 1. Bars: means over seeds (geometric for R, D, G); dots: seeds.", foot=0.1,
+        says=f"c = {chosen.cut}, δ = 1. Bars: means over seeds (geometric for R, D, G); dots: seeds.{ascent}", foot=0.1,
     )  # fmt: skip
     for row, name in enumerate(chosen.treated):
         for ax, quantity in zip(axes[4 * row : 4 * row + 4], (R, D, G, "error"), strict=True):

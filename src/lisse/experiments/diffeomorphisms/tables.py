@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from lisse.maths.power_law import PowerLaw, geometric_mean
 LETTERS = {R: "R", D: "D", G: "G"}
 # How far a later smoke run may be, as a share of the value; see README.md, "What may move".
 RATIO, ERROR, FIT = 0.6, 0.05, 0.6
+LARGER = 0.5  # of that, for a run at another scale: more images, more weights, less chance
 
 
 def error_law(results: Results, chosen: Settings, source: Source, quantity: str = R, *, which: str = "trained",
@@ -52,7 +54,7 @@ def stripe_levels(results: Results, chosen: Settings) -> list[tuple[int, Interva
 
 def findings(results: Results, chosen: Settings, sources: Sequence[Source], *, paper: bool) -> tuple[Finding, ...]:
     """Table 1, the stabilities and errors, the fits, the treatments, the stripe model."""
-    return (
+    found = (
         *_table_1(results, chosen, sources[0]),
         *_levels(results, chosen, sources, paper),
         *_curves(results, chosen, sources),
@@ -60,6 +62,8 @@ def findings(results: Results, chosen: Settings, sources: Sequence[Source], *, p
         *_treatments(results, chosen, sources[0]),
         *_stripes(results, chosen),
     )
+    factor = LARGER if paper else 1.0
+    return tuple(one if one.within is None else replace(one, within=factor * one.within) for one in found)
 
 
 def _table_1(results: Results, chosen: Settings, source: Source) -> Iterator[Finding]:
