@@ -109,6 +109,8 @@ def test_resampled_centres_are_those_of_the_resamples(n, k, statistic):
     assert (counts.sum(1) == n).all()
     naive = [centre(values.repeat_interleave(row.long(), 0), statistic=statistic) for row in counts]
     torch.testing.assert_close(resampled_centre(values, counts, statistic=statistic), torch.stack(naive))
+    known = resampled_centre(values, counts, statistic=statistic, sizes=counts.sum(1, dtype=torch.int64))
+    assert torch.equal(known, resampled_centre(values, counts, statistic=statistic))
 
 
 @pytest.mark.parametrize("statistic", ["mean", "median"])

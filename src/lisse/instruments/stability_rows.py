@@ -125,6 +125,7 @@ class _Distances:
     counts: Tensor | None
     pair_counts: Tensor | None
     pairs: dict[int, Tensor] = field(default_factory=dict)  # resampled distances between samples, by layer
+    sizes: dict[int, Tensor] = field(default_factory=dict)  # how many each resample has, by its counts
 
     def __call__(self, found: Found, setting: int) -> dict[str, Interval]:
         values = {"deformed": found.deformed[:, setting], "noisy": found.noisy[:, setting], "apart": found.apart}
@@ -133,10 +134,10 @@ class _Distances:
         again: dict[str, Tensor] = {}
         if counts is not None and both is not None:
             if id(found) not in self.pairs:  # the same ones for every setting
-                self.pairs[id(found)] = resampled_centre(found.apart, both, statistic=self.statistic)
+                self.pairs[id(found)] = self._resampled(found.apart, both)
             again["apart"] = self.pairs[id(found)]
             for name in ("deformed", "noisy"):
-                again[name] = resampled_centre(values[name], counts, statistic=self.statistic)
+                again[name] = self._resampled(values[name], counts)
         n, ratios = len(found.apart), {}
         for name, above, below in _RATIOS:
             value = torch.where(middle[below] > 0, middle[above] / middle[below], torch.nan)
@@ -145,6 +146,11 @@ class _Distances:
             else:
                 ratios[name] = percentile_interval(value, again[above], again[below], n=n, level=self.level)
         return ratios
+
+    def _resampled(self, values: Tensor, counts: Tensor) -> Tensor:
+        if id(counts) not in self.sizes:
+            self.sizes[id(counts)] = counts.sum(1, dtype=torch.int64)
+        return resampled_centre(values, counts, statistic=self.statistic, sizes=self.sizes[id(counts)])
 
 
 @dataclass

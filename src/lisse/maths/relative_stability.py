@@ -130,11 +130,13 @@ def pair_counts(counts: Tensor, partners: Tensor) -> Tensor:
     return (by_sample * by_sample.index_select(0, partners)).T
 
 
-def resampled_centre(values: Tensor, counts: Tensor, *, statistic: Statistic = "median") -> Tensor:
+def resampled_centre(
+    values: Tensor, counts: Tensor, *, statistic: Statistic = "median", sizes: Tensor | None = None
+) -> Tensor:
     """The mean or median of ``values`` ``[n]`` or ``[n, k]`` in every resample, float64 ``[resamples]``.
 
-    Sample i counts ``counts[b, i]`` times in resample b, with all its k values; NaN where nothing was drawn. Cost: one
-    sort and O(resamples · n k), in bounded memory.
+    Sample i counts ``counts[b, i]`` times in resample b, with all its k values; NaN where nothing was drawn. ``sizes``
+    are ``counts.sum(1)``, for those who ask more than once. Cost: one sort and O(resamples · n k), in bounded memory.
     """
     _check("resampled_centre", statistic)
     values = torch.as_tensor(values)
@@ -142,7 +144,7 @@ def resampled_centre(values: Tensor, counts: Tensor, *, statistic: Statistic = "
     n, k = values.shape
     if counts.shape[1] != n:
         raise ValueError(f"resampled_centre: counts must be for {n} samples, got {counts.shape[1]}.")
-    drawn = counts.sum(1, dtype=torch.int64) * k
+    drawn = (counts.sum(1, dtype=torch.int64) if sizes is None else sizes) * k
     if statistic == "mean":
         return counts.double() @ values.sum(1) / drawn
     if not bool(drawn.all()):

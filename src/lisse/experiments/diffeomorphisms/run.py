@@ -5,7 +5,7 @@ Claim     R_f, the answer to smooth deformations relative to noise of the same s
           falls by decades in good networks and predicts their test error: 0.2 √R_f on CIFAR-10
 Command   lisse reproduce diffeomorphisms [--scale smoke | small | medium | paper] [--out FOLDER]; goes on after a stop
 Hardware  smoke, small: one CPU core, 2 GB of memory; medium, paper: one GPU, 16 GB of memory, 20 GB of disk
-Time      smoke: about a minute of one core; small: about two hours of one core; medium: six minutes on an H200 with five
+Time      smoke: about a minute of one core; small: two hours of one core; medium: six minutes on an H200 with five
           networks at once; paper: not run yet, thought to take about 6 hours there
 Expect    smoke: what expected.json says; paper: correlation 0.97 and 0.24 √R_f (Figure 5), R_f of 0.01 to 0.1 in the
           best networks (Figure 3), slope -1 of R_f(P) in the stripe model (Figure 7)
