@@ -48,6 +48,33 @@ def test_a_checkpoint_on_normalised_pixels_is_recognised_and_said(lisse, image, 
 
 
 @pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((20, 30), "has 30 × 20 pixels: it was cut to its middle square and resized to 8 × 8."),
+        ((8, 30), "has 30 × 8 pixels: it was cut to its middle square."),
+        ((20, 20), "has 20 × 20 pixels: it was resized to 8 × 8."),
+        ((8, 8), None),
+    ],
+)
+def test_what_became_of_the_picture_is_said(lisse, tmp_path, shape, said):
+    pixels = np.random.default_rng(0).integers(0, 255, (*shape, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    found = lisse("figure", "filmstrip", SPEC, "--image", str(tmp_path / "a.png"), "-o", str(tmp_path / "b.png"))
+    assert found.exit_code == 0
+    assert said in found.stdout if said else "pixels: it was" not in found.stdout
+
+
+def test_a_network_with_random_weights_is_said_to_be_one(lisse, image, tmp_path):
+    save_checkpoint(load_model(SPEC), tmp_path / "m.safetensors")
+    out = ["--image", image, "-o", str(tmp_path / "b.png")]
+    assert "This network is not trained" in lisse("figure", "filmstrip", SPEC, *out).stdout
+    for spec in (str(tmp_path / "m.safetensors"), f"{SPEC}&weights={tmp_path / 'm.safetensors'}"):
+        found = lisse("figure", "filmstrip", spec, *out)
+        assert found.exit_code == 0
+        assert "not trained" not in found.stdout
+
+
+@pytest.mark.parametrize(
     ("words", "code", "match"),
     [
         ([SPEC], 2, "`filmstrip` goes with --image FILE"),

@@ -9,7 +9,7 @@ import torch
 
 from lisse.data import load_data
 from lisse.experiments import Task, form, study
-from lisse.experiments.masked_autoencoders import networks
+from lisse.experiments.masked_autoencoders import networks, tables
 from lisse.experiments.masked_autoencoders.pretrain import Work, pretrained, side_by_side
 from lisse.experiments.masked_autoencoders.probe import features, linear_probe
 from lisse.experiments.masked_autoencoders.reconstruction import (
@@ -24,6 +24,7 @@ from lisse.experiments.masked_autoencoders.reconstruction import (
 )
 from lisse.models import load_model
 from lisse.networks import zoo
+from lisse.profile import Row
 
 
 def generator(seed=0):
@@ -209,6 +210,44 @@ def test_networks_side_by_side_are_put_together_and_go_on_after_a_failure(tmp_pa
     assert results == first | {"vit": {"was": "vit", "training": {"side_by_side": True}}}
     assert (tmp_path / "vit.safetensors").read_text() == "vit"
     assert not (tmp_path / "parts").exists()
+
+
+def test_a_range_over_layers_is_words_and_no_interval():
+    rows = [
+        Row("asymmetry", value, "estimate", 8, layer=str(value), depth=value, low=value - 0.1, high=value + 0.2)
+        for value in (0.25, 0.75)
+    ]
+    low, high, note = tables.over_layers(rows)
+    assert low is high is None
+    assert note == "mean of 2 layers, which go from 0.15 to 0.95, ends of their intervals"
+    low, high, note = tables.over_layers(rows[:1])
+    assert (low, high, note) == (pytest.approx(0.15), pytest.approx(0.45), "")
+
+
+@pytest.mark.parametrize("scale", ["smoke", "paper"])
+def test_what_is_committed_tells_its_networks_apart(scale):
+    """Break it: write a tolerance that is not relative, or the ends over layers where an interval stands."""
+    committed = form.expected(study("masked_autoencoders").about.folder)[scale]["findings"]
+    pairs = [
+        ("q2/error/model", "q2/error/linear"),
+        ("q2/error/model", "error/mae_rbf"),
+        ("q2/error/model", "error/mae_no_positions"),
+        ("q2/error/pca", "q2/error/linear"),
+        ("q2/error/mean", "error/mae_no_positions"),
+        ("probe/mae", "probe/mae_no_positions"),
+        ("probe/random", "probe/pixels"),
+        ("q1/asymmetry/mae", "q1/asymmetry/random"),
+        ("q3/cka/mae", "q3/cka/random"),
+    ]
+    if scale == "paper":
+        pairs += [("q2/error/model", "error/mae_decoder1"), ("q2/error/model", "error/mae_long")]
+        pairs += [("probe/mae", "probe/mae_long"), ("error/mae_long", "q2/error/linear")]
+    for one, other in pairs:
+        apart = abs(committed[one]["value"] - committed[other]["value"])
+        assert 0 < committed[one]["within"] < apart, (one, other)
+    layers = [was for was in committed.values() if "layers" in was.get("note", "")]
+    assert len(layers) > 40
+    assert not any("low" in was or "high" in was for was in layers)
 
 
 @pytest.mark.slow

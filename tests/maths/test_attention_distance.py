@@ -93,6 +93,12 @@ def test_gradients():
     [
         (lambda: attention_distance(random(10, 10)), r"square grid, got 10. .* grid=\(rows, columns\)"),
         (lambda: attention_distance(random(9, 9), grid=(2, 4)), "as many places as there are tokens"),
+        (
+            lambda: attention_distance(random(10, 10), grid=(2.5, 4)),
+            r"attention_distance: grid must be .* whole numbers",
+        ),
+        (lambda: attention_distance(A, grid=(9,)), r"grid must be \(rows, columns\), .*, got \(9,\)"),
+        (lambda: grid_distances((9,)), r"grid must be \(rows, columns\), .*, got \(9,\)"),
         (lambda: attention_distance(random(9, 8)), r"attention must be \[..., p, p\]"),
         (lambda: attention_mass(A, -1), "radius must not be negative"),
         (lambda: attention_distance(A, keys=torch.tensor([9])), "keys must be indices below 9"),

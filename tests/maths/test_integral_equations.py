@@ -12,7 +12,7 @@ from lisse.maths.integral import (
     tikhonov,
     tikhonov_functional,
 )
-from lisse.maths.integral.solvers import conjugate_gradients, gmres
+from lisse.maths.integral.solvers import conjugate_gradients, gmres, tolerance
 
 X = torch.linspace(0, 1, 6, dtype=torch.float64)
 K = torch.exp(-2 * (X[:, None] - X).square())
@@ -22,6 +22,7 @@ EYE = torch.eye(6, dtype=torch.float64)
 BETA = 0.3
 KERNEL = attention_kernel(X[:, None], torch.zeros(6, 1, dtype=torch.float64), kind="rbf_w", gamma=2.0)
 OPERATOR = IntegralOperator(X[:, None], torch.zeros(6, 1, dtype=torch.float64), kind="rbf_w", gamma=2.0)
+LITERAL = IntegralOperator(X[:, None], torch.zeros(6, 1, dtype=torch.float64), kind="eq11_literal")
 
 
 def draw(*shape, seed=0):
@@ -112,6 +113,23 @@ def test_columns_and_batches():
     assert tikhonov(kernels, right[..., 0], 0.1).solution.shape == (2, 7)
 
 
+def test_a_square_right_hand_side_is_columns_and_vectors_go_with_their_kernels():
+    square = draw(6, 6)
+    for kernel in (K, OPERATOR):
+        found = tikhonov(kernel, square, BETA).solution
+        torch.testing.assert_close(found[:, 2], tikhonov(K, square[:, 2], BETA).solution)
+    both = torch.stack([K, K + EYE])
+    shared = tikhonov(both, square[None], BETA).solution
+    torch.testing.assert_close(shared[1], tikhonov(K + EYE, square, BETA).solution)
+    each = tikhonov(both, square[:2], BETA).solution
+    torch.testing.assert_close(each[1], tikhonov(K + EYE, square[1], BETA).solution)
+    one = tikhonov(both, Z, BETA).solution
+    torch.testing.assert_close(one[1], tikhonov(K + EYE, Z, BETA).solution)
+    torch.testing.assert_close(
+        tikhonov_functional(both, Z, Z, BETA), torch.stack([tikhonov_functional(one, Z, Z, BETA) for one in both])
+    )
+
+
 def test_iterations_say_whether_they_arrived():
     points = draw(60, 2)
     operator = IntegralOperator(points, torch.zeros_like(points), kind="rbf_w", gamma=1.0)
@@ -153,14 +171,31 @@ def test_gradients_go_through_the_solve():
             "kernel must be symmetric, got dot",
         ),
         (lambda: tikhonov(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.ones(2), 1.0), "positive semidefinite, got"),
-        (lambda: tikhonov(K, Z[:4], 1.0), r"z must be \[..., 6\] or \[..., 6, e\], got \[4\]"),
+        (lambda: tikhonov(K, Z[:4], 1.0), r"z must be \[6\] or \[..., 6, e\] for a kernel \[6, 6\], got \[4\]"),
+        (lambda: tikhonov(K, draw(3, 6), 1.0), r"z must be \[6\] or .*, got \[3, 6\]. Give .* columns \(z.mT\)"),
+        (lambda: tikhonov(OPERATOR, draw(3, 6), 1.0), r"z must be \[6\] or .*, got \[3, 6\]"),
+        (
+            lambda: tikhonov(torch.stack([K, K]), draw(6, 6), 1.0),
+            r"z must be \[6\], \[2, 6\] or \[..., 6, e\] for a kernel \[2, 6, 6\], got \[6, 6\]. .* as z\[None\]",
+        ),
+        (lambda: tikhonov(torch.stack([K, K]), draw(3, 6, 2), 1.0), r"got \[3, 6, 2\]"),
+        (lambda: tikhonov(K, Z, 1.0, alpha=torch.ones(4)), r"alpha must be a number or \[6\], got shape \[4\]"),
+        (lambda: tikhonov_functional(K, Z[:4], Z, 1.0), r"v must have the shape of z, \[6\], got \[4\]"),
+        (lambda: tikhonov(LITERAL, Z, 1.0), "positive semidefinite, got eq11_literal: .* Of the four kinds rbf_w is"),
+        (lambda: tikhonov(LITERAL, Z, 1.0, method="direct"), "positive semidefinite, got an eigenvalue of -"),
+        (lambda: tikhonov(-K, Z, 1.0, alpha=1.0), "positive semidefinite, got an eigenvalue of -"),
+        (lambda: tikhonov(-K, Z, 1.0, alpha=1.0, method="iterative"), "positive semidefinite, got an eigenvalue of -"),
+        (lambda: tikhonov(-K, Z, 1.0, method="iterative"), "alpha must be positive"),
         (lambda: tikhonov(K, Z, 1.0, alpha=0.0), "alpha must be positive"),
         (lambda: tikhonov(K[:2], Z, 1.0), r"kernel must be \[..., p, p\]"),
         (lambda: fredholm_second(K * torch.nan, Z, 1.0), "fredholm_second: kernel must be finite"),
         (lambda: tikhonov(K, Z * torch.inf, 1.0), "z must be finite"),
         (lambda: tikhonov_functional(K, Z, Z, 1.0, weighting="x"), "weighting must be none or alpha"),
         (lambda: fredholm_second(K, Z, 0.0), "beta must be positive"),
+        (lambda: KERNEL(Z), r"TokenKernel: v must be \[..., 6, d\], one row per key, got \[6\]"),
+        (lambda: KERNEL(draw(4, 2)), r"TokenKernel: v must be \[..., 6, d\], one row per key, got \[4, 2\]"),
         (lambda: fredholm_first(K, Z, rank=7), "rank must lie in 1 … 6"),
+        (lambda: fredholm_first(0 * K, Z, alpha=1.0), "kernel must not be singular, got singular values down to 0 of"),
     ],
 )
 def test_bad_input(call, says):
@@ -241,6 +276,11 @@ def test_the_skip_connection_applies_and_does_not_solve():
     torch.testing.assert_close(skip_connection(K, Z, BETA, alpha=2.0), BETA * Z + K @ Z / 2)
 
 
+def test_a_kernel_takes_arrays():
+    v = draw(6, 2)
+    torch.testing.assert_close(KERNEL(v.numpy()), K / ALPHA[:, None] @ v)
+
+
 # --- Krylov iterations ----------------------------------------------------------------------------------------------
 
 
@@ -262,3 +302,88 @@ def test_the_iterations_solve_what_they_are_given():
     nothing = torch.zeros(12, 1, dtype=torch.float64)
     assert gmres(lambda v: a @ v, nothing).converged
     assert conjugate_gradients(lambda v: positive @ v, nothing).iterations == 0
+
+
+def test_conjugate_gradients_say_that_an_operator_is_not_positive():
+    spectrum = torch.tensor([3.0, 2.0, 1.0, -0.5], dtype=torch.float64)[:, None]
+    z = torch.ones(4, 1, dtype=torch.float64)
+    found = conjugate_gradients(lambda v: spectrum * v, z)
+    assert found.indefinite
+    assert not found.converged
+    assert found.residual > 0.1
+    # One direction of two is enough, also where the first column has arrived long before.
+    both = torch.cat((torch.eye(4, dtype=torch.float64)[:, :1], z), 1)
+    assert conjugate_gradients(lambda v: spectrum * v, both).indefinite
+    # Positive in the weighted product: no complaint, and none of columns of zeros.
+    fine = conjugate_gradients(lambda v: spectrum.abs() * v, torch.cat((0 * z, z), 1), weights=spectrum.abs())
+    assert fine.converged
+    assert not fine.indefinite
+    # Nothing is moved along a direction without curvature: B is singular, not indefinite, and that did not converge.
+    flat = conjugate_gradients(lambda v: 0 * v, z)
+    assert (flat.indefinite, flat.converged, float(flat.solution.abs().max())) == (False, False, 0.0)
+
+
+@pytest.mark.parametrize("low", [1e-3, 1e-6])
+def test_conjugate_gradients_end_in_the_norm_that_is_judged(low):
+    # Weights of very different sizes: small in the weighted norm is not small in the plain one.
+    alpha = torch.logspace(0, torch.tensor(low).log10().item(), 40, dtype=torch.float64)[:, None]
+    a = draw(40, 40)
+    symmetric = a @ a.T / 40 + torch.eye(40, dtype=torch.float64)
+    z = draw(40, 2, seed=1)
+    root = alpha.sqrt()
+
+    def operator(v):  # self-adjoint in the weighted product
+        return (symmetric @ (root * v)) / root
+
+    for tol in (1e-3, 1e-6, 1e-9):
+        found = conjugate_gradients(operator, z, weights=alpha, tol=tol)
+        left = torch.linalg.vector_norm(z - operator(found.solution), dim=0) / torch.linalg.vector_norm(z, dim=0)
+        assert found.residual == pytest.approx(float(left.max()))
+        assert found.residual <= tol
+        assert found.converged
+
+
+def test_the_default_tolerance_can_be_reached_in_single_precision():
+    points, z = draw(60, 2).float(), draw(60, 3, seed=1).float()
+    operator = IntegralOperator(points, torch.zeros_like(points), kind="rbf_w", gamma=1.0)
+    wide = IntegralOperator(points.double(), torch.zeros_like(points).double(), kind="rbf_w", gamma=1.0)
+    exact = tikhonov(wide, z.double(), 0.05, weighting="alpha").solution
+    for right in (z, z.double()):  # an operator in single precision gives no more
+        found = tikhonov(operator, right, 0.05, weighting="alpha")
+        assert found.converged
+        assert found.iterations < 100
+        assert float((found.solution.double() - exact).abs().max()) < 1e-4 * float(exact.abs().max())
+    other = IntegralOperator(draw(30, 4).float(), draw(30, 4, seed=1).float())
+    second = fredholm_second(other, z[:30], 0.4)
+    assert second.converged
+    assert not tikhonov(operator, z, 0.05, weighting="alpha", tol=1e-10).converged
+    assert [tolerance(None, dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16)] == [1e-10, 1e-5, 1e-2]
+    assert tolerance(0.1, torch.float64) == 0.1
+
+
+def test_conjugate_gradients_go_on_where_the_recurrence_lied():
+    # In single precision at a condition of 10⁴ the recurrence says 5e-7 where the residual is 1.5e-6.
+    spectrum, z = torch.logspace(0, -4, 200)[:, None], draw(200, 1).float()
+    found = conjugate_gradients(lambda v: spectrum * v, z, tol=1e-6, max_iter=2000)
+    left = torch.linalg.vector_norm(z - spectrum * found.solution) / torch.linalg.vector_norm(z)
+    assert found.converged
+    assert float(left) <= 1e-6
+
+
+def test_iterations_that_cannot_arrive_end():
+    a, z = draw(12, 12), draw(12, 1)
+    singular = a @ a.T
+    singular[:, 0] = singular[0] = 0.0
+    for found in (
+        conjugate_gradients(lambda v: singular @ v, z, max_iter=10_000),
+        gmres(lambda v: singular @ v, z, max_iter=10_000),
+    ):
+        assert not found.converged
+        assert found.iterations < 1000
+    # Columns of very different sizes: each must arrive, not their sum alone.
+    steady = a + 8 * torch.eye(12, dtype=torch.float64)
+    both = torch.cat((z, 1e-8 * draw(12, 1, seed=3)), 1)
+    found = gmres(lambda v: steady @ v, both, tol=1e-6)
+    assert found.converged
+    left = torch.linalg.vector_norm(both - steady @ found.solution, dim=0) / torch.linalg.vector_norm(both, dim=0)
+    assert float(left.max()) <= 1e-6

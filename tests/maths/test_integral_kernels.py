@@ -123,6 +123,28 @@ def test_large_scores_do_not_overflow_the_matrix_and_raw_says_so():
         IntegralOperator(100 * tokens(4, 8), 100 * tokens(4, 8, seed=1)).raw(tokens(4, 1))
 
 
+def test_raw_sees_an_overflow_in_one_entry_whatever_the_values():
+    q, k, v = tokens(6, 3).float(), tokens(6, 3, seed=1).float(), torch.zeros(6, 2)
+    q[4], k[2] = 30.0, 30.0  # 2700/√3 in exp; every other score stays in range
+    v[0, 0] = 1.0
+    for context in (torch.no_grad, torch.enable_grad):
+        with context(), pytest.raises(ValueError, match="got an overflow"):
+            IntegralOperator(q, k, chunk=12).raw(v)  # infinity times nothing is no number
+        with context():
+            rest = IntegralOperator(q[:4], k, chunk=12).raw(v)
+            torch.testing.assert_close(rest, attention_kernel(q[:4], k).raw @ v)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_raw_sums_have_the_gradient_of_the_matrix(kind):
+    q, k, v = (tokens(5, 3, seed=s).requires_grad_() for s in range(3))
+    weights = tokens(5, 2, seed=4) @ torch.ones(2, 3, dtype=torch.float64)
+    got = torch.autograd.grad((weights * IntegralOperator(q, k, kind=kind, chunk=10).raw(v)).sum(), (q, k, v))
+    wanted = torch.autograd.grad((weights * (attention_kernel(q, k, kind=kind).raw @ v)).sum(), (q, k, v))
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
+
+
 token_clouds = st.tuples(st.integers(2, 8), st.integers(1, 4), st.integers(0, 10_000), st.floats(0.05, 3.0))
 
 

@@ -161,6 +161,31 @@ def test_we_give_the_same_with_hugging_face_weights_and_back():
     assert all(torch.equal(value, again[name]) for name, value in theirs.state_dict().items())
 
 
+def test_other_hidden_widths_convert_both_ways():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTMAEConfig(
+        image_size=16, patch_size=4, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+        decoder_hidden_size=8, decoder_intermediate_size=64, decoder_num_hidden_layers=2,
+        decoder_num_attention_heads=2,
+    )  # fmt: skip
+    theirs = shaken(transformers.ViTMAEForPreTraining(config).eval())
+    ours = masked.from_huggingface(theirs)
+    assert (ours.hidden, ours.decoder_hidden) == (24, 64)
+    x, drawn = images(), noise()
+    expected = theirs(pixel_values=x, noise=drawn).logits
+    assert (ours(x, drawn)["logits"] - expected).abs().max() < 1e-5
+    again = masked.to_huggingface(ours)
+    assert (again.config.intermediate_size, again.config.decoder_intermediate_size) == (24, 64)
+    assert (again(pixel_values=x, noise=drawn).logits - expected).abs().max() < 1e-5
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in theirs.state_dict().items())
+    with pytest.raises(ValueError, match=r"got hidden_act=relu. .* the other instruments take it as it is"):
+        masked.from_huggingface(transformers.ViTMAEForPreTraining(transformers.ViTMAEConfig(
+            image_size=16, patch_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+            intermediate_size=24, hidden_act="relu", decoder_hidden_size=8, decoder_num_hidden_layers=1,
+            decoder_num_attention_heads=2,
+        )))  # fmt: skip
+
+
 def test_hugging_faces_older_names_are_read():
     pytest.importorskip("transformers")
     ours = shaken(small())
@@ -240,6 +265,13 @@ def test_the_last_frame_is_the_models_own_output(hugging_face):
     assert not torch.allclose(film.frames[0], film.frames[1])
 
 
+def test_arrays_are_taken_where_tensors_are():
+    network, drawn, x = shaken(small()), noise(1)[0], images(1)[0]
+    film, same = decoder_frames(network, x, noise=drawn), decoder_frames(network, x.numpy(), noise=drawn.numpy())
+    assert torch.equal(film.frames, same.frames)
+    assert torch.equal(film.hidden, same.hidden)
+
+
 def test_normalised_pixels_are_recognised_and_put_back():
     network = small(norm_pix=True)
     film = decoder_frames(network, images(1)[0], seed=3)
@@ -298,6 +330,18 @@ def test_what_cannot_be_fed_is_said():
         decoder_frames(torch.nn.Linear(2, 2), images(1)[0])
     with pytest.raises(ValueError, match=r"image must have shape \[3, 16, 16\]"):
         decoder_frames(network, torch.rand(3, 8, 8))
+    with pytest.raises(ValueError, match=r"noise must have shape \[16\], a number per patch, got \[10\]"):
+        decoder_frames(network, images(1)[0], noise=torch.rand(10))
+    with pytest.raises(ValueError, match="decoder_frames: noise must be finite"):
+        decoder_frames(network, images(1)[0], noise=torch.full((16,), torch.nan))
+    with pytest.raises(TypeError, match=r"must be a tensor of floats .*, got torch.uint8. Divide pixels .* by 255"):
+        decoder_frames(network, (255 * images(1)[0]).to(torch.uint8))
+    with pytest.raises(TypeError, match=r"must be a tensor of floats .*, got uint8"):
+        decoder_frames(network, (255 * images(1)[0]).to(torch.uint8).numpy())
+    with pytest.raises(TypeError, match=r"must be a tensor of floats .*, got str"):
+        decoder_frames(network, "photo.png")
+    with pytest.raises(ValueError, match="MaskedAutoencoder: noise must be finite, got NaN"):
+        network(images(), noise().index_fill(1, torch.tensor([3]), torch.nan))
     with pytest.raises(TypeError, match="must be a ViTMAEForPreTraining, got Linear"):
         masked.from_huggingface(torch.nn.Linear(2, 2))
     with pytest.raises(ValueError, match="ordinary attention, got 'rbf_w'"):

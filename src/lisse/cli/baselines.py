@@ -41,11 +41,10 @@ def with_film(profile: Any, model: Any, data: Any, seed: int) -> Any:
     import torch
 
     from lisse.networks.decoder_frames import decoder_frames
-    from lisse.networks.masked import masked_network
+    from lisse.networks.masked import holds_masked
 
-    network = masked_network(model)
     place = next((k for k, part in enumerate(profile.parts) if part.instrument == "propagation" and part.rows), None)
-    if network is None or place is None:
+    if place is None or not holds_masked(model):
         return profile
     (batch,) = data.batches(1, stop=1)
     try:

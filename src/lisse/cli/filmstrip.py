@@ -28,12 +28,16 @@ def filmstrip(ctx: click.Context, model: str, image: str | None, seed: int, mask
                 f"`filmstrip` needs a masked autoencoder, such as zoo:mae_small?weights=FILE or hf:FOLDER, got {model}",
                 ctx,
             )
-        picture = _picture(image, network.in_channels, network.size)
+        picture, cut = _picture(image, network.in_channels, network.size)
         film = decoder_frames(loaded, picture, mask_ratio=mask_ratio, seed=seed)
     layers = len(film.frames) - 1
     names = ["decoder input", *(f"layer {place} of {layers}" for place in range(1, layers + 1))]
     lines = [[name, f"{error:.4f}"] for name, error in zip(names, film.errors.tolist(), strict=True)]
     print_table(["", "error (RMS of hidden pixels)"], lines)
+    if cut:
+        print(f"\n{cut}")
+    if model.startswith("zoo:") and "weights=" not in model:
+        print("\nThis network is not trained: its weights are random, and so is what it paints. Write ?weights=FILE.")
     if film.normalised_pixels:
         print(
             "\nThis network was trained on normalised pixels (its config says so): each patch is shown with the mean "
@@ -46,8 +50,8 @@ def filmstrip(ctx: click.Context, model: str, image: str | None, seed: int, mask
     )  # fmt: skip
 
 
-def _picture(path: str, channels: int, size: int) -> Any:
-    """An image file [c, size, size] in [0, 1]: the middle square, resized."""
+def _picture(path: str, channels: int, size: int) -> tuple[Any, str]:
+    """An image file [c, size, size] in [0, 1]: the middle square, resized; and a sentence on what became of it."""
     import torch
 
     from lisse.data.images import read_image
@@ -55,7 +59,13 @@ def _picture(path: str, channels: int, size: int) -> Any:
     if not Path(path).exists():
         raise FileTrouble(f"No such file or directory: {path}")
     try:
+        whole = read_image(Path(path), grey=channels == 1)
         pixels = read_image(Path(path), size=size, grey=channels == 1)
     except ValueError as error:
         raise FileTrouble(str(error)) from error
-    return torch.from_numpy(pixels.copy()).float() / 255
+    height, width = whole.shape[1:]
+    done = ["cut to its middle square"] * (height != width) + [f"resized to {size} × {size}"] * (
+        min(height, width) != size
+    )
+    said = f"{path} has {width} × {height} pixels: it was {' and '.join(done)}." if done else ""
+    return torch.from_numpy(pixels.copy()).float() / 255, said

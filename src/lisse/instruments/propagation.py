@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import ClassVar
 
 import numpy as np
@@ -10,16 +11,24 @@ import torch
 from torch import Tensor
 
 from lisse.instruments.propagation_layers import Key, key
-from lisse.instruments.propagation_masked import CONSTRUCTIONS, hidden_patches, lemma, movable, resized, with_side
+from lisse.instruments.propagation_masked import (
+    CONSTRUCTIONS,
+    TOGETHER,
+    hidden_patches,
+    lemma,
+    movable,
+    resized,
+    with_side,
+)
 from lisse.instruments.propagation_quantities import QUANTITIES
-from lisse.instruments.propagation_reading import LEAST_SAMPLES, Reading
-from lisse.instruments.propagation_sites import Stage, stages_of
+from lisse.instruments.propagation_reading import LEAST_CHUNK, LEAST_SAMPLES, Reading
+from lisse.instruments.propagation_sites import Layer, Stage, stages_of
 from lisse.maths.intervals import bootstrap
 from lisse.maths.power_law import power_law
 from lisse.maths.similarity import CKAStream
 from lisse.networks.attention_heads import heads_of
 from lisse.networks.attention_sites import has_attention
-from lisse.networks.masked import MaskedDecoder, masked_network, normalised
+from lisse.networks.masked import MaskedDecoder, holds_masked, normalised
 from lisse.profile import Kind, Part, Quantity, Row, Value
 from lisse.run import Instrument, Run
 from lisse.taps import Tap, feed, prepared, still, tapped
@@ -43,7 +52,7 @@ class Propagation(Instrument):
 
     samples: int = field(default=200, metadata={"help": "most images"})
     kernels: int = field(default=8, metadata={"help": "of them, those whose kernels and ranks are taken apart"})
-    lemma: int = field(default=4, metadata={"help": "of them, those on which Lemma 6.1 is tried (decoders only)"})
+    lemma: int = field(default=8, metadata={"help": "of them, those on which Lemma 6.1 is tried (decoders only)"})
     radii: tuple[int, ...] = field(default=(1, 2, 4), metadata={"help": "radii of the attention nearby, in patches"})
     sides: tuple[int, ...] = field(
         default=(), metadata={"help": "grids (patches per side) for Lemma 6.1's slope in n, three or more"}
@@ -64,21 +73,29 @@ class Propagation(Instrument):
                 raise ValueError(f"Propagation: {name} must be at least {least}, got {getattr(self, name)}.")
         if not 0 < self.level < 1:
             raise ValueError(f"Propagation: level must lie in (0, 1), got {self.level}.")
-        if any(radius < 0 for radius in self.radii):
-            raise ValueError(f"Propagation: radii must not be negative, got {self.radii}.")
-        if self.sides and (len(set(self.sides)) < 3 or min(self.sides) < 2):
+        if any(not _whole(radius) or radius < 0 for radius in self.radii):
+            raise ValueError(
+                f"Propagation: radii must not be negative, and whole numbers, got {self.radii}. Use (1, 2, 4) patches."
+            )
+        if self.sides and (
+            not all(_whole(side) for side in self.sides) or len(set(self.sides)) < 3 or min(self.sides) < 2
+        ):
             raise ValueError(
                 f"Propagation: sides must be three or more different grids of at least 2, got {self.sides}. A slope "
                 "needs three points: sides=(4, 8, 16)."
             )
-        if self.grid is not None and min(self.grid) < 1:
-            raise ValueError(f"Propagation: grid must be (rows, columns), got {self.grid}. Each is at least 1.")
+        if self.grid is not None and (
+            len(self.grid) != 2 or not all(_whole(side) for side in self.grid) or min(self.grid) < 1
+        ):
+            raise ValueError(
+                f"Propagation: grid must be (rows, columns), got {self.grid}. Each is a whole number of at least 1."
+            )
         if self.leading is not None and self.leading < 0:
             raise ValueError(f"Propagation: leading must not be negative, got {self.leading}. A class token is one.")
 
     def fits(self, run: Run) -> str | None:
         """Any network with attention on tokens."""
-        if not has_attention(run.model) and masked_network(run.model) is None:
+        if not has_attention(run.model) and not holds_masked(run.model):
             card = getattr(run.model, "lisse", None)
             name = getattr(card, "name", None) or type(run.model).__name__
             return f"it reads attention, and {name} has none that lisse knows."
@@ -94,6 +111,8 @@ class Propagation(Instrument):
         if not self.quick and not interval:
             notes.append(f"{n} samples are too few for intervals.")
         stages = stages_of(run, self.grid, self.leading, notes)
+        if interval:
+            notes += self._without_interval(n, any(stage.part == "decoder" for stage in stages))
         for stage in stages:
             if self.sides and stage.part == "decoder" and stage.network is not None:
                 movable(stage.network)  # before hours of reading, not after
@@ -105,6 +124,13 @@ class Propagation(Instrument):
             suffix = f"_{stage.part}" if stage.part else ""
             similar, table = self._similar(run, stage, reading.stream, interval, n)
             rows += similar
+            if not reading.stream.batches:
+                notes.append(f"No similarity: it needs {LEAST_CHUNK} samples, got {n}.")
+            elif interval and reading.stream.batches < LEAST_SAMPLES:
+                notes.append(
+                    f"similarity has no interval: {n} samples make {reading.stream.batches} groups of {reading.chunk}, "
+                    f"and it needs {LEAST_SAMPLES} ({LEAST_SAMPLES * LEAST_CHUNK} samples)."
+                )
             arrays[f"similarity{suffix}"] = table
             for name, by_layer in reading.by_head.items():
                 arrays[f"{name}{suffix}"] = _stacked([by_layer[place] for place in sorted(by_layer)])
@@ -117,6 +143,16 @@ class Propagation(Instrument):
         told = tuple(quantity for quantity in self.QUANTITIES if quantity.name in used)
         return Part(self.name, tuple(rows), told, tuple(dict.fromkeys(notes)), arrays)
 
+    def _without_interval(self, n: int, decoder: bool) -> list[str]:
+        """What is taken on fewer images than an interval needs, though it was asked for."""
+        few = [("kernels", "Kernels and ranks", self.kernels), ("lemma", "Lemma 6.1", self.lemma)]
+        return [
+            f"{what}: {min(count, n)} image{'s are' if min(count, n) > 1 else ' is'} too few for intervals. They need "
+            f"{name}={LEAST_SAMPLES} or more."
+            for name, what, count in few[: 2 if decoder else 1]
+            if 0 < count < LEAST_SAMPLES
+        ]
+
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def _rows(self, run: Run, stage: Stage, found: list[dict[Key, Tensor]], interval: bool) -> list[Row]:
@@ -126,9 +162,15 @@ class Propagation(Instrument):
             for layer, one in zip(stage.layers, found, strict=True)
             for name, values in one.items()
         ]
+        # Rows of all heads together have a table of their own (with the same resamples): ties are counted after
+        # rounding, which depends on the place in the table, so that columns between the others would move their ends.
+        groups: dict[tuple[int, bool], list[tuple[Layer, Key, Tensor]]] = {}
+        for entry in entries:
+            apart = any(TOGETHER in str(coordinate) for _, coordinate in entry[1][1])
+            groups.setdefault((-len(entry[2]), apart), []).append(entry)
         rows = []
-        for count in sorted({len(values) for _, _, values in entries}, reverse=True):
-            some = [entry for entry in entries if len(entry[2]) == count]
+        for (minus, _), some in sorted(groups.items(), key=lambda group: group[0]):
+            count = -minus
             table = torch.stack([values for _, _, values in some], 1).double()
             ends = None
             if interval and count >= LEAST_SAMPLES:
@@ -214,6 +256,10 @@ class Propagation(Instrument):
                 )
             )  # fmt: skip
         return rows
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral)
 
 
 def _headline(row: Row) -> int:

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from lisse.instruments.propagation_layers import Key, key
-from lisse.maths.masking import attention_residuals, interpolation_bound
+from lisse.maths.masking import attention_residuals, interpolation_bound, span_residual
 from lisse.networks.attention_heads import Heads
 from lisse.networks.masked import MaskedAutoencoder, sincos_positions
 
+# How rows say that one set of weights was taken for the values of all heads side by side.
+TOGETHER = "all heads together"
 CONSTRUCTIONS = ("restricted", "zeroed", "refitted", "simplex", "least_squares")
 
 
@@ -35,7 +37,9 @@ def lemma(heads: Heads, hidden: Tensor, first: int) -> dict[Key, Tensor]:
     """Residuals of Lemma 6.1 in five constructions at the masked queries, means over these and over heads.
 
     ``lemma_residual`` is in the units of the values (for slopes), ``lemma_share`` over the mean norm of the output.
-    The class token counts as unmasked. ``span_residual`` is the share of the output outside the span of (25).
+    The class token counts as unmasked. ``span_residual`` is the share of the output outside the span of (25): head by
+    head, where every head has weights of its own and as many seen tokens as it is wide give anything, and for all heads
+    ``together``, one set of weights for their values side by side, which is (25) in the width of the decoder.
     """
     n, count = len(hidden), heads.matrix.shape[1]
     seen = torch.zeros(n, first, dtype=torch.bool, device=hidden.device)
@@ -57,21 +61,54 @@ def lemma(heads: Heads, hidden: Tensor, first: int) -> dict[Key, Tensor]:
             found.setdefault(key("lemma_residual", construction=name), []).append(sums[name])
             found.setdefault(key("lemma_share", construction=name), []).append(sums[name] / size)
         found.setdefault(key("span_residual"), []).append(sums["least_squares"] / size)
+        whole = together(values[image : image + 1])[0, 0]
+        output = together(matrix[image : image + 1] @ values[image : image + 1])[0, 0][here]
+        share = span_residual(output, whole[~here]).mean() / output.norm(dim=-1).mean()
+        found.setdefault(key("span_residual", queries=f"masked, {TOGETHER}"), []).append(share.cpu())
     return {name: torch.stack(numbers) for name, numbers in found.items()}
 
 
-def interpolation_weights(heads: Heads, hidden: Tensor, first: int) -> Tensor:
+def together(by_head: Tensor) -> Tensor:
+    """Values or outputs ``[n, M, t, h]`` of all heads side by side, as one head ``[n, 1, t, M·h]``."""
+    return by_head.transpose(1, 2).flatten(2)[:, None]
+
+
+def trivial(heads: Heads, hidden: Tensor, first: int) -> list[str]:
+    """In which of its two readings (25) holds whatever the network does: as many seen tokens as the values are wide."""
+    seen = first + int((~hidden[0]).sum())
+    count, width = heads.value.shape[1], heads.value.shape[-1]
+    found = []
+    if seen >= width:
+        found.append(
+            f"Head by head (25) says nothing: {seen} tokens are seen and a head is {width} wide, so that span_residual "
+            f"and lemma_share of least_squares are 0 for any values. Read span_residual at queries=masked, {TOGETHER} "
+            f"({count * width} wide)."
+        )
+    if seen >= count * width:
+        found.append(
+            f"(25) says nothing even for all heads together: {seen} tokens are seen and the values are "
+            f"{count * width} wide."
+        )
+    return found
+
+
+def interpolation_weights(heads: Heads, hidden: Tensor, first: int, *, one_set: bool = False) -> Tensor:
     r"""The weights of (25), ``[n, M, p, p]``: at masked queries and unmasked keys, 0 elsewhere.
 
     Those of least norm with the least :math:`\|z_i - \sum_j a_j v_j\|`, taken over the unmasked values and the
-    ``first`` tokens before the patches, whose weights have no place on the grid and are left out.
+    ``first`` tokens before the patches, whose weights have no place on the grid and are left out. With ``one_set`` the
+    values of all heads side by side have one set of weights, ``[n, 1, p, p]``.
     """
-    matrix, values = heads.matrix.double(), heads.value.double()
-    found = torch.zeros_like(matrix[..., first:, first:])
+    values = heads.value.double()
+    outputs = heads.matrix.double() @ values
+    if one_set:
+        values, outputs = together(values), together(outputs)
+    p = heads.matrix.shape[-1] - first
+    found = values.new_zeros(*values.shape[:2], p, p)
     for image, masked in enumerate(hidden):
         seen = torch.cat((masked.new_zeros(first), masked)).logical_not()
         points = values[image][:, seen]  # M, |N|, h
-        targets = (matrix[image] @ values[image])[:, ~seen]
+        targets = outputs[image][:, ~seen]
         weights = targets @ torch.linalg.pinv(points)
         rows, columns = (~seen[first:]).nonzero(), seen[first:].nonzero()[:, 0]
         found[image, :, rows, columns] = weights[..., first:]
@@ -119,7 +156,8 @@ def with_side(network: MaskedAutoencoder, side: int) -> MaskedAutoencoder:
             depth=len(network.blocks), decoder_width=decoder,
             decoder_heads=decoding.heads, decoder_depth=len(network.decoder_blocks),
             mask_ratio=network.mask_ratio, norm_pix=network.norm_pix, positions=True, eps=network.norm.eps,
-            attention=attention.reading, qk_norm=attention.q_norm is not None,
+            attention=attention.reading, qk_norm=attention.q_norm is not None, hidden=network.hidden,
+            decoder_hidden=network.decoder_hidden,
         )  # fmt: skip
     kept = {name: value for name, value in network.state_dict().items() if not name.endswith("pos_embed")}
     other.load_state_dict(kept, strict=False)

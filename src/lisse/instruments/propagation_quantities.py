@@ -84,7 +84,8 @@ QUANTITIES: tuple[Quantity, ...] = (
     ),
     Quantity(
         "span_residual", "outside the span (25)", "Share of a masked patch's output that no combination of unmasked "
-        "values gives.", r"\|z_i - P_{\mathrm{span}\,v_N}z_i\|/\|z_i\|", "[cao2022] eq. 25", better="lower",
+        "values gives: head by head, and with one set of weights for all heads together.",
+        r"\|z_i - P_{\mathrm{span}\,v_N}z_i\|/\|z_i\|", "[cao2022] eq. 25", better="lower",
     ),
     Quantity(
         "interpolation_error", "error of (26)", "The largest error among masked patches, and what (26) puts beside it.",

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from lisse.instruments.propagation_layers import Key, Rings, added_rank, distances, joined, kernel, key, steps
-from lisse.instruments.propagation_masked import hidden_patches, interpolation, interpolation_weights, lemma, mask_mass
+from lisse.instruments.propagation_masked import (
+    TOGETHER,
+    hidden_patches,
+    interpolation,
+    interpolation_weights,
+    lemma,
+    mask_mass,
+    trivial,
+)
 from lisse.instruments.propagation_sites import Layer, Stage, all_taps, lengths_of
 from lisse.maths.given import all_finite
 from lisse.maths.integral import row_sum_error
@@ -22,6 +30,7 @@ from lisse.run import Run
 from lisse.taps import Tap, still, tapped
 
 LEAST_SAMPLES = 8  # a bootstrap of fewer does not cover what it says
+LEAST_CHUNK = 4  # the unbiased HSIC needs as many
 
 
 class Options(Protocol):
@@ -51,7 +60,7 @@ class Reading:
         self.options, self.run, self.stage, self.n, self.notes = options, run, stage, n, notes
         self.rings: dict[tuple[tuple[int, int], tuple[int, int]], Rings] = {}
         self.stream = CKAStream()
-        self.chunk = max(4, min(50, n // LEAST_SAMPLES))  # eight chunks or more, for an interval
+        self.chunk = max(LEAST_CHUNK, min(50, n // LEAST_SAMPLES))  # eight chunks or more, for an interval
         self.modes: dict[int, Mode | None] = {}
         self.numbers: list[dict[Key, list[Tensor]]] = [{} for _ in stage.layers]
         self.by_head: dict[str, dict[int, np.ndarray]] = {}
@@ -60,6 +69,7 @@ class Reading:
         self.fixed: list[Row] = []
         self.held: dict[int, dict[str, Tensor]] = {}
         self.layers: list[Tensor] = []
+        self.waiting: list[list[Tensor]] = []  # batches, layer by layer, whose samples make no whole chunk yet
         self.start = 0  # of the batch that runs
         self.inputs: Any = None
         self.roles = {
@@ -82,6 +92,7 @@ class Reading:
                     self._without_skips(batch.inputs)
                 done = min(self.n, self.start + run.batch)
                 run.tell(f"propagation{f': {stage.part}' if stage.part else ''}", done, self.n, "samples")
+        self._compare_rest()
         for place, layer in enumerate(stage.layers):
             self._baseline(place, layer)
         for (name, place), parts in self.heads.items():
@@ -202,10 +213,15 @@ class Reading:
         found = joined(parts, places, few) if few else {}
         tried = slice(0, min(count, max(0, self.options.lemma - self.start)))
         if hidden is not None and tried.stop:
-            found |= lemma(heads.of(tried), hidden[tried], first)
-            rings = self._rings(layer.grid, layer.grid)
-            weights = interpolation_weights(heads.of(tried), hidden[tried], first)
-            found |= distances(rings.chosen(weights, hidden[tried])[0], rings, queries="masked, weights of (25)")
+            some, hides = heads.of(tried), hidden[tried]
+            found |= lemma(some, hides, first)
+            self.notes.extend(trivial(some, hides, first))
+            rings, weights = self._rings(layer.grid, layer.grid), interpolation_weights(some, hides, first)
+            found |= distances(rings.chosen(weights, hides)[0], rings, queries="masked, weights of (25)")
+            weights = interpolation_weights(some, hides, first, one_set=True)
+            one_set = distances(rings.chosen(weights, hides)[0], rings, queries=f"masked, weights of (25), {TOGETHER}")
+            # One set has no nearest and no farthest head.
+            found |= {name: far for name, far in one_set.items() if dict(name[1]).get("over", "mean") == "mean"}
         for name, values in found.items():
             self.numbers[place].setdefault(name, []).append(values.double().cpu())
 
@@ -251,10 +267,34 @@ class Reading:
     # -- between layers --------------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
-        for start in range(0, len(self.layers[0]) - 3, self.chunk):
-            some = [_factor(layer[start : start + self.chunk]) for layer in self.layers]
-            if len(some[0]) >= 4:
-                self.stream.update(some)
+        """Chunks of consecutive samples, across batches: the same for any size of these."""
+        self.waiting.append(self.layers)
+        held = sum(len(batch[0]) for batch in self.waiting)
+        if held < self.chunk:
+            return
+        layers, whole = self._waited(), held - held % self.chunk
+        for start in range(0, whole, self.chunk):
+            self.stream.update([_factor(layer[start : start + self.chunk]) for layer in layers])
+        # A copy: a view would keep the whole batch.
+        self.waiting = [[layer[whole:].clone() for layer in layers]] if whole < held else []
+
+    def _compare_rest(self) -> None:
+        """What is left at the end, as a smaller chunk where that is enough for an estimate."""
+        layers, self.waiting = self._waited(), []
+        left = len(layers[0]) if layers else 0
+        if left >= LEAST_CHUNK:
+            self.stream.update([_factor(layer) for layer in layers])
+        elif left and self.stream.batches:
+            self.notes.append(
+                f"similarity: the last {left} of {self.n} samples are left out, for it is taken in groups of "
+                f"{self.chunk}."
+            )
+
+    def _waited(self) -> list[Tensor]:
+        """Layer by layer, the samples that wait."""
+        if len(self.waiting) < 2:
+            return self.waiting[0] if self.waiting else []
+        return [torch.cat(parts) for parts in zip(*self.waiting, strict=True)]
 
     def _bound(self, logits: Tensor) -> None:
         """Both sides of (26) on a few images, beside the last layer."""

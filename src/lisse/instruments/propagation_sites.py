@@ -224,10 +224,16 @@ def _grid(
                 lies = (images.shape[2] // module.kernel_size[0], images.shape[3] // module.kernel_size[1])
                 count = lies[0] * lies[1]
                 if count > tokens:
+                    hides = any(type(part).__name__.startswith("ViTMAE") for part in stage.model.modules())
+                    advice = (
+                        "hidden: give the whole ViTMAEForPreTraining, not its encoder."
+                        if hides
+                        else "merged or left out on the way: pass grid=(rows, columns) of those that stay, and "
+                        "leading=… for class tokens before them."
+                    )
                     raise ValueError(
                         f"Propagation: grid must be that of the tokens, got {tokens} tokens at {name} for "
-                        f"{lies[0]} × {lies[1]} patches. Part of them is hidden or merged: give the whole "
-                        "ViTMAEForPreTraining, or grid=(rows, columns)."
+                        f"{lies[0]} × {lies[1]} patches. Part of them is {advice}"
                     )
                 return lies, tokens - count if leading is None else leading
     guesses = (0, 1) if isinstance(images, Tensor) and images.ndim == 4 else (0,)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lisse.maths.given import floating, square_grid
+from lisse.maths.given import floating, square_grid, whole_grid
 
 Metric = Literal["euclidean", "chebyshev"]
 
@@ -16,9 +16,7 @@ def grid_distances(grid: tuple[int, int], *, metric: Metric = "euclidean") -> Te
     """Distances ``[p, p]`` between the places of a grid (rows, columns), row by row, in patches; float64."""
     if metric not in ("euclidean", "chebyshev"):
         raise ValueError(f"grid_distances: metric must be euclidean or chebyshev, got {metric!r}.")
-    rows, columns = grid
-    if int(rows) != rows or int(columns) != columns or rows < 1 or columns < 1:
-        raise ValueError(f"grid_distances: grid must be (rows, columns), whole numbers of at least 1, got {grid}.")
+    rows, columns = whole_grid("grid_distances", grid)
     place = torch.arange(rows * columns, dtype=torch.float64)
     down, right = (place // columns), place % columns
     apart = torch.stack([down[:, None] - down, right[:, None] - right]).abs()

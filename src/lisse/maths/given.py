@@ -50,7 +50,15 @@ def square_grid(where: str, tokens: int, grid: tuple[int, int] | None) -> tuple[
                 "columns)."
             )
         return side, side
-    rows, columns = grid
-    if rows < 1 or columns < 1 or rows * columns != tokens:
+    rows, columns = whole_grid(where, grid)
+    if rows * columns != tokens:
         raise ValueError(f"{where}: grid must have as many places as there are tokens, got {grid} for {tokens}.")
-    return int(rows), int(columns)
+    return rows, columns
+
+
+def whole_grid(where: str, grid: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns that were given, if they are two whole numbers of at least 1."""
+    sides = tuple(grid)
+    if len(sides) != 2 or any(int(side) != side or side < 1 for side in sides):
+        raise ValueError(f"{where}: grid must be (rows, columns), whole numbers of at least 1, got {grid}.")
+    return int(sides[0]), int(sides[1])

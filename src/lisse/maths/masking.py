@@ -283,7 +283,7 @@ def _pair(where: str, targets: Any, points: Any) -> tuple[Tensor, Tensor]:
 
 
 def _mask(where: str, masked: Any, tokens: int) -> Tensor:
-    """A boolean mask of some but not all tokens; indices are turned into one."""
+    """A boolean mask of some but not all tokens; indices and numbers are refused."""
     given = torch.as_tensor(masked)
     if given.dtype != torch.bool or given.shape != (tokens,):
         raise ValueError(

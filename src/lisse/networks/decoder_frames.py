@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lisse.maths.given import floating
 from lisse.networks.masked import in_pixels, masked_network, masks, normalised
 from lisse.networks.zoo.mae import PIXEL_EPS
 
@@ -36,7 +38,7 @@ class Film:
 def decoder_frames(
     model: nn.Module, image: Tensor, *, mask_ratio: float | None = None, noise: Tensor | None = None, seed: int = 0
 ) -> Film:
-    """The film of ``image`` [c, h, w], in the units that ``model`` takes ([0, 1] for models of ``load_model``).
+    """The film of ``image`` [c, h, w], floats in the units that ``model`` takes ([0, 1] for models of ``load_model``).
 
     ``noise`` [p] chooses the mask (the largest are hidden); without it, it is drawn from ``seed``. Any masked
     autoencoder: the zoo's, or Hugging Face's ``ViTMAEForPreTraining``, whose config says whether pixels are normalised.
@@ -47,7 +49,13 @@ def decoder_frames(
             f"decoder_frames: model must be a masked autoencoder, got {type(model).__name__}. Use zoo:mae_small, or "
             "Hugging Face's ViTMAEForPreTraining."
         )
-    size = (network.in_channels, network.size, network.size)
+    size, patches = (network.in_channels, network.size, network.size), network.side**2
+    if not isinstance(image, (Tensor, np.ndarray)) or not torch.as_tensor(image).is_floating_point():
+        raise TypeError(
+            "decoder_frames: image must be a tensor of floats in the units that the model takes, got "
+            f"{getattr(image, 'dtype', type(image).__name__)}. Divide pixels of 0 … 255 by 255."
+        )
+    image = floating("decoder_frames", "image", image)
     if tuple(image.shape) != size:
         raise ValueError(
             f"decoder_frames: image must have shape {list(size)}, which the network takes, got {list(image.shape)}. "
@@ -56,7 +64,13 @@ def decoder_frames(
     kept = network.kept(mask_ratio)
     if noise is None:
         ratio = network.mask_ratio if mask_ratio is None else mask_ratio
-        noise = masks(1, network.side**2, ratio=ratio, generator=torch.Generator().manual_seed(seed))[0]
+        noise = masks(1, patches, ratio=ratio, generator=torch.Generator().manual_seed(seed))[0]
+    noise = floating("decoder_frames", "noise", noise)
+    if tuple(noise.shape) != (patches,):
+        raise ValueError(
+            f"decoder_frames: noise must have shape [{patches}], a number per patch, got {list(noise.shape)}. "
+            "torch.rand makes it."
+        )
     weight = next(network.parameters())
     given = image.to(weight)[None]
     normal = normalised(model, given)
@@ -75,11 +89,11 @@ def decoder_frames(
         for module, mode in zip(network.modules(), modes, strict=True):
             module.training = mode
     hidden = (restore >= kept)[0]
-    patches = torch.cat(painted)
+    pixels = torch.cat(painted)
     if network.norm_pix:
         own = network.patchify(normal)
-        patches = patches * (own.var(-1, keepdim=True) + PIXEL_EPS).sqrt() + own.mean(-1, keepdim=True)
-    frames = in_pixels(model, network.unpatchify(patches))
+        pixels = pixels * (own.var(-1, keepdim=True) + PIXEL_EPS).sqrt() + own.mean(-1, keepdim=True)
+    frames = in_pixels(model, network.unpatchify(pixels))
     differences = (network.patchify(frames) - network.patchify(given))[:, hidden]
     seen = network.patchify(given).masked_fill(hidden[None, :, None], torch.nan)
     return Film(

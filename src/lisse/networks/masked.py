@@ -19,6 +19,7 @@ __all__ = [
     "MaskedDecoder",
     "WholeEncoder",
     "from_huggingface",
+    "holds_masked",
     "in_pixels",
     "masked_network",
     "masks",
@@ -70,11 +71,19 @@ def masked_network(model: nn.Module) -> MaskedAutoencoder | None:
     Hugging Face's ``ViTMAEForPreTraining`` is turned into ours with :func:`from_huggingface`, on its device and in its
     mode; the copy gives the same outputs.
     """
+    found = _masked_inside(model)
+    return found if found is None or isinstance(found, MaskedAutoencoder) else from_huggingface(found)
+
+
+def holds_masked(model: nn.Module) -> bool:
+    """Whether :func:`masked_network` finds one, without a copy of its weights."""
+    return _masked_inside(model) is not None
+
+
+def _masked_inside(model: nn.Module) -> nn.Module | None:
     for module in model.modules():
-        if isinstance(module, MaskedAutoencoder):
+        if isinstance(module, MaskedAutoencoder) or type(module).__name__ == "ViTMAEForPreTraining":
             return module
-        if type(module).__name__ == "ViTMAEForPreTraining":
-            return from_huggingface(module)
     return None
 
 
@@ -141,7 +150,8 @@ def from_huggingface(model: nn.Module) -> MaskedAutoencoder:
             heads=config.num_attention_heads, depth=config.num_hidden_layers,
             decoder_width=config.decoder_hidden_size, decoder_heads=config.decoder_num_attention_heads,
             decoder_depth=config.decoder_num_hidden_layers, mask_ratio=config.mask_ratio,
-            norm_pix=config.norm_pix_loss, positions=False, eps=config.layer_norm_eps,
+            norm_pix=config.norm_pix_loss, positions=False, eps=config.layer_norm_eps, hidden=config.intermediate_size,
+            decoder_hidden=config.decoder_intermediate_size,
         )  # fmt: skip
     ours.load_state_dict(_ours(state, ours))
     weight = next(model.parameters())
@@ -167,9 +177,9 @@ def to_huggingface(model: MaskedAutoencoder) -> Any:
     heads = 1 if first is None else first.attn.heads
     config = transformers.ViTMAEConfig(
         hidden_size=width, num_hidden_layers=len(model.blocks), num_attention_heads=attention.heads,
-        intermediate_size=4 * width, layer_norm_eps=model.norm.eps, image_size=model.size, patch_size=model.patch,
+        intermediate_size=model.hidden, layer_norm_eps=model.norm.eps, image_size=model.size, patch_size=model.patch,
         num_channels=model.in_channels, decoder_num_attention_heads=heads, decoder_hidden_size=decoder,
-        decoder_num_hidden_layers=len(model.decoder_blocks), decoder_intermediate_size=4 * decoder,
+        decoder_num_hidden_layers=len(model.decoder_blocks), decoder_intermediate_size=model.decoder_hidden,
         mask_ratio=model.mask_ratio, norm_pix_loss=model.norm_pix,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
@@ -241,19 +251,13 @@ def _check_config(config: Any) -> None:
         for name, value, fine in (
             ("hidden_act", config.hidden_act, config.hidden_act == "gelu"),
             ("qkv_bias", config.qkv_bias, config.qkv_bias is True),
-            ("intermediate_size", config.intermediate_size, config.intermediate_size == 4 * config.hidden_size),
-            (
-                "decoder_intermediate_size",
-                config.decoder_intermediate_size,
-                config.decoder_intermediate_size == 4 * config.decoder_hidden_size,
-            ),
         )
         if not fine
     ]
     if wrong:
         raise ValueError(
-            "from_huggingface: model must have the shape of [he2022] (GELU, biases, hidden layers of four widths), got "
-            f"{', '.join(wrong)}. Use it as it is: taps read any network."
+            "from_huggingface: model must have the shape of [he2022] (GELU, biases of queries, keys and values), got "
+            f"{', '.join(wrong)}. Propagation and decoder_frames need ours; the other instruments take it as it is."
         )
 
 

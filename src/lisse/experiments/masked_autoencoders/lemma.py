@@ -71,7 +71,7 @@ def lemma_outcome(left: Tensor, sides: Sequence[int], seed: int) -> tuple[list[F
                 mean.n,
                 theirs=-1.0,
                 source="Lemma 6.1",
-                within=0.02,
+                within=1e-3,
             )
         )
         near.append((float(mean.value), float(mean.low), float(mean.high), name))

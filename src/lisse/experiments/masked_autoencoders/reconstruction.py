@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lisse.networks.masked import MaskedAutoencoder, masked_network, masks
-from lisse.networks.zoo.mae import visible
+from lisse.networks.masked import MaskedAutoencoder, in_pixels, masked_network, masks, normalised
+from lisse.networks.zoo.mae import PIXEL_EPS, visible
 
 COMPONENTS = (2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -37,18 +37,16 @@ def painted(model: torch.nn.Module, images: Tensor, noise: Tensor, *, batch: int
     A network trained on normalised patches is given each patch's true mean and deviation, as [he2022] draws it.
     """
     network: Any = masked_network(model)
-    mean, std = getattr(model, "mean", None), getattr(model, "std", None)
     done = []
     with torch.no_grad():
         for start in range(0, len(images), batch):
             some = images[start : start + batch]
-            normal = some if mean is None or std is None else (some - mean) / std
+            normal = normalised(model, some)
             patches = network(normal, noise[start : start + batch].to(some.device))["logits"]
             if network.norm_pix:
                 own = network.patchify(normal)
-                patches = patches * (own.var(-1, keepdim=True) + 1e-6).sqrt() + own.mean(-1, keepdim=True)
-            pixels = network.unpatchify(patches)
-            done.append(network.patchify(pixels if mean is None or std is None else pixels * std + mean))
+                patches = patches * (own.var(-1, keepdim=True) + PIXEL_EPS).sqrt() + own.mean(-1, keepdim=True)
+            done.append(network.patchify(in_pixels(model, network.unpatchify(patches))))
     return torch.cat(done)
 
 

@@ -6,7 +6,8 @@ Claim     Attention is an integral operator that propagates representations stab
 Command   lisse reproduce masked_autoencoders [--scale smoke | paper] [--out FOLDER]; the same command goes on
 Hardware  smoke: one CPU core, 1 GB of memory; paper: one GPU (written for an H200), 8 GB of memory
 Time      smoke: about a minute of one core; paper: about 15 minutes, 9 of them training
-Expect    smoke: what expected.json says; paper: not run yet
+Expect    both: what expected.json says; paper: error on hidden pixels 0.0209 after 150 epochs, 0.0155 after 408; linear
+          probe 0.649 and 0.729; neighbouring layers alike; no symmetric kernel; (25) and Lemma 6.1 not confirmed
 """
 
 from __future__ import annotations

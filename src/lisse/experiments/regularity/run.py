@@ -7,8 +7,8 @@ Command   lisse reproduce regularity [--scale smoke | paper] [--out FOLDER]; the
           --model hf:bert-base-uncased chooses the model of the paper scale; without it, one is trained
 Hardware  smoke: 1 CPU core, 1 GB of memory; paper: 1 CPU core for the measurements, a GPU for the training
 Time      smoke: under a minute; paper: 15 minutes on one core for 10,827 pairs and the searches, and the training
-Expect    smoke: what expected.json says; paper: p < 0.05 in Figure 2c, a positive correlation in Figure 2a; Theorem 1
-          exceeded on small balls, Theorem 2 from 13,063 points on
+Expect    both: what expected.json says; paper: p < 0.05 in Figure 2c, a positive correlation in Figure 2a (neither by
+          an interval over templates); Theorem 1 exceeded on small balls, Theorem 2 from 13,063 points on
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch import Tensor
 from lisse.maths.given import floating
 from lisse.maths.integral.kernels import TokenKernel
 from lisse.maths.integral.operators import IntegralOperator
-from lisse.maths.integral.solvers import Iteration, Operator, conjugate_gradients, gmres
+from lisse.maths.integral.solvers import Iteration, Operator, conjugate_gradients, gmres, tolerance
 from lisse.maths.integral.structure import square_matrix, symmetric_matrix
 
 Kernel = TokenKernel | IntegralOperator | Tensor
@@ -67,7 +67,7 @@ def tikhonov(
     alpha: Tensor | float | None = None,
     coefficient: Coefficient = "eq37",
     method: Way | None = None,
-    tol: float = 1e-10,
+    tol: float | None = None,
     max_iter: int = 500,
 ) -> Tikhonov:
     r"""The minimiser of Tikhonov's functional for a symmetric, positive semidefinite kernel.
@@ -79,13 +79,15 @@ def tikhonov(
     \alpha^{-1} K) u = z`. ``"alpha"``: :math:`\omega = \alpha`, and it solves :math:`(\beta I + \alpha^{-1} K) u = z`,
     which is (23): only so, or for α = 1, does Theorem 5.2 hold as printed.
 
-    ``kernel``: an :class:`TokenKernel`, an :class:`IntegralOperator` (never made a matrix), or K itself ``[…, p,
-    p]``. ``z`` ``[…, p]`` or ``[…, p, e]`` (the functional then sums over columns). ``alpha`` is by default the row
-    sums of K; a number or ``[…, p]`` replaces them (a constant c with ``weighting="alpha"`` gives
-    :math:`(\beta I + K/c) u = z`). ``coefficient`` ``"eq37"`` puts β/2 before the second term,
-    ``"eq22"`` β, as that formula is printed: the same as twice the β. ``method`` ``"direct"`` (default for matrices):
-    Cholesky, O(p³); ``"iterative"``: conjugate gradients in the α-weighted product, one application of the kernel a
-    step, to the relative residual ``tol``.
+    ``kernel``: an :class:`TokenKernel`, an :class:`IntegralOperator` (never made a matrix; of its kinds ``rbf_w``), or
+    K itself ``[…, p, p]``. ``z`` is a vector ``[p]``, a vector per kernel of a batch ``[…, p]`` with one axis less than
+    the kernel, or columns ``[…, p, e]`` (the functional then sums over them): beside one kernel ``[p, p]`` a matrix is
+    always columns, a square one too. ``alpha`` is by default the row sums of K; a number or ``[…, p]`` replaces them (a
+    constant c with ``weighting="alpha"`` gives :math:`(\beta I + K/c) u = z`). ``coefficient`` ``"eq37"`` puts β/2
+    before the second term, ``"eq22"`` β, as that formula is printed: the same as twice the β. ``method`` ``"direct"``
+    (default for matrices): Cholesky, O(p³); ``"iterative"``: conjugate gradients in the α-weighted product, one
+    application of the kernel a step, to the relative residual ``tol`` (by default 1e-10 in float64, 1e-5 in float32,
+    where rounding allows no more). A matrix is tried for its sign in either case, O(p³).
 
     Where K is singular u is one of the minimisers: they differ by what K does not see. Reference: [cao2022] (22), (23),
     (37), thm. 5.2.
@@ -99,21 +101,15 @@ def tikhonov(
     given = _Equation(where, kernel, z, alpha, _method(where, kernel, method), symmetric=True)
     strength = beta if coefficient == "eq37" else 2 * beta
     diagonal = strength * (given.alpha if weighting == "none" else torch.ones_like(given.alpha))
+    given.semidefinite()
     if given.matrix is not None:
-        lowest = torch.linalg.eigvalsh(given.matrix.detach()).amin(-1)
-        slack = 10 * given.matrix.shape[-1] * torch.finfo(given.z.dtype).eps * given.matrix.detach().abs().amax()
-        if not bool((lowest >= -slack).all()):
-            raise ValueError(
-                f"{where}: kernel must be positive semidefinite, got an eigenvalue of {float(lowest.min()):.3g}: the "
-                "functional has no minimum. Of the four kinds rbf_w is."
-            )
         # Both equations times α are symmetric and positive: (diag(αδ) + K) u = α z.
         system = given.matrix + torch.diag_embed((given.alpha * diagonal)[..., 0])
         u = torch.cholesky_solve(given.alpha * given.z, torch.linalg.cholesky(system))
         converged, steps = True, 0
     else:
         found = conjugate_gradients(
-            lambda v: diagonal * v + given(v), given.z, weights=given.alpha, tol=tol, max_iter=max_iter
+            lambda v: diagonal * v + given(v), given.z, weights=given.alpha, tol=given.tolerance(tol), max_iter=max_iter
         )
         u, converged, steps = found.solution, found.converged, found.iterations
     image = given(u)
@@ -140,7 +136,14 @@ def tikhonov_functional(
     if coefficient not in ("eq37", "eq22"):
         raise ValueError(f"{where}: coefficient must be eq37 or eq22, got {coefficient!r}.")
     given = _Equation(where, kernel, z, alpha, _method(where, kernel, None), symmetric=True)
-    u = floating(where, "v", v).to(given.z).reshape(given.z.shape)
+    u = floating(where, "v", v)
+    u = u[..., None] if given.vector else u
+    if u.shape[-2:] != given.z.shape[-2:] or not _together(u.shape[:-2], given.z.shape[:-2]):
+        raise ValueError(
+            f"{where}: v must have the shape of z, {list(given.shaped(given.z).shape)}, got "
+            f"{list(given.shaped(u).shape)}."
+        )
+    u = u.to(given.z)
     return _functional(given, u, given(u), beta if coefficient == "eq37" else 2 * beta, weighting)
 
 
@@ -163,7 +166,7 @@ def fredholm_first(
     left, sigma, right = torch.linalg.svd(a)
     last = sigma[..., (p if rank is None else rank) - 1]
     if bool((last <= p * torch.finfo(a.dtype).eps * sigma[..., 0]).any()):
-        worst = float((last / sigma[..., 0]).min())
+        worst = float((last / sigma[..., 0]).nan_to_num(0.0).min())  # 0 / 0: a kernel of zeros
         raise ValueError(
             f"{where}: kernel must not be singular, got singular values down to {worst:.2g} of the largest. Keep fewer "
             "with rank=, or regularise with tikhonov."
@@ -180,7 +183,7 @@ def fredholm_second(
     *,
     alpha: Tensor | float | None = None,
     method: Way | None = None,
-    tol: float = 1e-10,
+    tol: float | None = None,
     max_iter: int = 500,
 ) -> Solution:
     r"""Solve :math:`\beta v + \alpha^{-1} K v = z`, the equation of the second kind (21), for any kernel.
@@ -188,7 +191,8 @@ def fredholm_second(
     With a positive semidefinite K and its row sums the spectrum lies in [β, β + 1], so that it is well posed for every
     β > 0. For other kernels (``dot``) a small β can meet an eigenvalue -β; a singular system is refused. ``method``
     ``"direct"``: LU, O(p³); ``"iterative"`` (default for an :class:`IntegralOperator`): conjugate gradients in the
-    α-weighted product for ``rbf_w``, GMRES for kinds that are not symmetric and positive.
+    α-weighted product for ``rbf_w``, GMRES for kinds that are not symmetric and positive. ``z`` and ``tol`` as in
+    :func:`tikhonov`.
     """
     where = "fredholm_second"
     _positive(where, "beta", beta)
@@ -203,7 +207,7 @@ def fredholm_second(
         u = torch.linalg.solve(system, given.z)
         condition, converged, steps = sigma[..., 0] / sigma[..., -1], True, 0
     else:
-        found = _iterate(given, lambda v: beta * v + given(v), tol, max_iter)
+        found = _iterate(given, lambda v: beta * v + given(v), given.tolerance(tol), max_iter)
         u, converged, steps = found.solution, found.converged, found.iterations
         condition = u.new_tensor(torch.nan)
     left = (beta * u + given(u) - given.z).abs().amax((-2, -1))
@@ -228,7 +232,7 @@ class _Equation:
         self, where: str, kernel: Kernel, z: Tensor, alpha: Tensor | float | None, method: Way, *, symmetric: bool
     ) -> None:
         right = floating(where, "z", z)
-        self.kernel = kernel
+        self.where, self.kernel = where, kernel
         self.matrix: Tensor | None = None
         self.own_alpha = alpha is None
         if method == "iterative" and isinstance(kernel, IntegralOperator):
@@ -251,7 +255,7 @@ class _Equation:
         dtype = torch.promote_types(right.dtype, like.dtype)
         if self.matrix is not None:
             self.matrix = self.matrix.to(dtype)
-        weights = sums if alpha is None else floating(where, "alpha", alpha).to(like).expand(shape)
+        weights = sums if alpha is None else _fitting(where, "alpha", floating(where, "alpha", alpha), shape).to(like)
         assert weights is not None
         if not bool((weights > 0).all()):
             raise ValueError(
@@ -259,13 +263,17 @@ class _Equation:
                 "sums; give alpha= for a kernel whose sums are not."
             )
         self.alpha = weights.to(dtype)[..., None]
-        if right.ndim == 0 or shape[-1] not in right.shape[-2:]:
+        p, batch = shape[-1], shape[:-1]
+        self.vector = right.ndim > 0 and right.shape[-1] == p and right.ndim in (1, len(shape))
+        right = right[..., None] if self.vector else right
+        if right.ndim < 2 or right.shape[-2] != p or not _together(right.shape[:-2], batch):
+            each, shared = (f", {[*batch, p]}", ", those that all kernels share as z[None]") if batch else ("", "")
             raise ValueError(
-                f"{where}: z must be [..., {shape[-1]}] or [..., {shape[-1]}, e], got {list(right.shape)}."
+                f"{where}: z must be [{p}]{each} or [..., {p}, e] for a kernel {[*shape, p]}, got "
+                f"{list(self.shaped(right).shape)}. Give several vectors as columns (z.mT){shared}."
             )
-        self.vector = right.shape[-1] == shape[-1] and (right.ndim == 1 or right.ndim == len(shape) > 1)
-        right = (right[..., None] if self.vector else right).to(like.device, dtype)
-        self.z = right.expand(*torch.broadcast_shapes(right.shape[:-2], shape[:-1]), *right.shape[-2:])
+        right = right.to(like.device, dtype)
+        self.z = right.expand(*torch.broadcast_shapes(right.shape[:-2], batch), *right.shape[-2:])
 
     def __call__(self, v: Tensor) -> Tensor:
         if isinstance(self.kernel, IntegralOperator) and self.matrix is None:
@@ -276,6 +284,42 @@ class _Equation:
 
     def shaped(self, u: Tensor) -> Tensor:
         return u[..., 0] if self.vector else u
+
+    def tolerance(self, tol: float | None) -> float:
+        """``tol``, or what can be reached: an operator works in its own precision, whatever z has."""
+        kernel = self.kernel
+        own = kernel.q.dtype if isinstance(kernel, IntegralOperator) and self.matrix is None else self.z.dtype
+        return max(tolerance(tol, own), tolerance(tol, self.z.dtype))
+
+    def semidefinite(self) -> None:
+        """Refuse a kernel with a negative eigenvalue: a solution of the equation is then a saddle, not a minimum."""
+        says = f"{self.where}: kernel must be positive semidefinite, got"
+        why = "the functional has no minimum. Of the four kinds rbf_w is."
+        if isinstance(self.kernel, IntegralOperator) and self.matrix is None:
+            if self.kernel.kind != "rbf_w":
+                raise ValueError(f"{says} {self.kernel.kind}: {why}")
+            return
+        matrix = self.raw.detach()
+        slack = 10 * matrix.shape[-1] * torch.finfo(matrix.dtype).eps * matrix.abs().amax()
+        shifted = matrix + slack * torch.eye(matrix.shape[-1]).to(matrix)
+        if bool((torch.linalg.cholesky_ex(shifted).info == 0).all()):
+            return  # far cheaper than eigenvalues, which decide where it fails
+        lowest = torch.linalg.eigvalsh(matrix).amin(-1)
+        if not bool((lowest >= -slack).all()):
+            raise ValueError(f"{says} an eigenvalue of {float(lowest.min()):.3g}: {why}")
+
+
+def _together(one: torch.Size, other: tuple[int, ...]) -> bool:
+    """Whether two shapes can be broadcast."""
+    return all(a == b or 1 in (a, b) for a, b in zip(reversed(one), reversed(other), strict=False))
+
+
+def _fitting(where: str, name: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if value.ndim > len(shape) or any(
+        a not in (1, b) for a, b in zip(reversed(value.shape), reversed(shape), strict=False)
+    ):
+        raise ValueError(f"{where}: {name} must be a number or {list(shape)}, got shape {list(value.shape)}.")
+    return value.expand(shape)
 
 
 def _functional(given: _Equation, u: Tensor, image: Tensor, strength: float, weighting: Weighting) -> Tensor:

@@ -63,7 +63,12 @@ class TokenKernel:
 
     def __call__(self, v: Tensor) -> Tensor:
         """The integral transform (10): A v for values ``[…, p', d]``."""
-        return self.matrix @ v.to(self.scores)
+        given = floating("TokenKernel", "v", v)
+        if given.ndim < 2 or given.shape[-2] != self.scores.shape[-1]:
+            raise ValueError(
+                f"TokenKernel: v must be [..., {self.scores.shape[-1]}, d], one row per key, got {list(given.shape)}."
+            )
+        return self.matrix @ given.to(self.scores)
 
 
 def attention_kernel(

@@ -80,7 +80,9 @@ class IntegralOperator:
     def raw(self, v: Tensor) -> Tensor:
         r""":math:`K v` ``[…, p, e]``, not normalised."""
         v = self._values(v)
-        return self._gathered(lambda block: self._finite(block.exp()) @ v, v.shape)
+        # Values are finite, and inf times anything is inf or NaN: an overflow of K shows in the p × e sums. Its p × p
+        # entries need no pass of their own.
+        return self._finite(self._gathered(lambda block: block.exp_() @ v, v.shape))
 
     def log_alpha(self) -> Tensor:
         r""":math:`\log \alpha_i = \log \sum_j K_{ij}` ``[…, p]``."""

@@ -67,6 +67,12 @@ def cross_approximation(
     ``rank`` = s. ``tol``: singular values of W below ``tol`` times the largest count as zero
     (default: max(h, w) · machine epsilon).
 
+    A patch cross does not choose its rows and columns, so W can be singular to working precision where u still has more
+    to give. The default ``tol`` then cuts below ``rank``: for u = 1/(1 + 4(x - y)² + xy) on 64 × 64 pixels, n = 8,
+    position (3, 3), asked for rank 8, W has condition 1.6e16, ``rank`` comes back as 7 and the error is 0.506. With
+    ``tol=0`` the eighth direction is divided by rounding noise, and the error is noise too: 0.37 in one place, 1.86 in
+    another, for an optimum of 3.4e-4.
+
     Exact if and only if rank W = rank u. Reference: [cao2022] prop. 3.1 (corrected), [bebendorf2000], [goreinov1997].
     """
     given = _matrix("cross_approximation", u)

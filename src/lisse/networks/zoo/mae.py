@@ -45,7 +45,8 @@ class MaskedAutoencoder(nn.Module):
     ``forward`` gives a dict: ``logits`` [n, p, patch²·c] (pixels of each patch, rows by columns by channels), ``mask``
     [n, p] (1: hidden), ``ids_restore`` [n, p] (place of each patch in the shuffled order) and ``loss``, the mean
     squared error over the hidden patches. With ``norm_pix`` the targets are each patch less its mean over its standard
-    deviation.
+    deviation. ``hidden`` and ``decoder_hidden`` are the widths inside the feed-forward networks, four times those of
+    the tokens unless told.
 
     A patch is hidden where its ``noise`` [n, p] is among the largest: ⌊p·(1 - mask_ratio)⌋ stay. Without noise it is
     drawn anew in training, from torch's global generator; in evaluation it is one fixed draw, the same for every image,
@@ -58,24 +59,28 @@ class MaskedAutoencoder(nn.Module):
     def __init__(
         self, in_channels: int, size: int, *, patch: int, width: int, heads: int, depth: int, decoder_width: int,
         decoder_heads: int, decoder_depth: int, mask_ratio: float, norm_pix: bool, positions: bool, eps: float,
-        attention: Reading = "dot", qk_norm: bool = False,
+        attention: Reading = "dot", qk_norm: bool = False, hidden: int | None = None,
+        decoder_hidden: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.in_channels, self.size, self.patch, self.side = in_channels, size, patch, size // patch
         self.mask_ratio, self.norm_pix = mask_ratio, norm_pix
+        self.hidden, self.decoder_hidden = hidden or 4 * width, decoder_hidden or 4 * decoder_width
 
-        def block(width: int, heads: int) -> Block:
-            return Block(width, heads, 4 * width, eps=eps, reading=attention, qk_norm=qk_norm)
+        def block(width: int, heads: int, hidden: int) -> Block:
+            return Block(width, heads, hidden, eps=eps, reading=attention, qk_norm=qk_norm)
 
         self.patch_embed = PatchEmbedding(in_channels, width, patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.register_buffer("pos_embed", self._positions(width, positions))
-        self.blocks = nn.ModuleList(block(width, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(block(width, heads, self.hidden) for _ in range(depth))
         self.norm = nn.LayerNorm(width, eps=eps)
         self.decoder_embed = nn.Linear(width, decoder_width)
         self.mask_token = nn.Parameter(torch.zeros(1, 1, decoder_width))
         self.register_buffer("decoder_pos_embed", self._positions(decoder_width, positions))
-        self.decoder_blocks = nn.ModuleList(block(decoder_width, decoder_heads) for _ in range(decoder_depth))
+        self.decoder_blocks = nn.ModuleList(
+            block(decoder_width, decoder_heads, self.decoder_hidden) for _ in range(decoder_depth)
+        )
         self.decoder_norm = nn.LayerNorm(decoder_width, eps=eps)
         self.decoder_pred = nn.Linear(decoder_width, patch**2 * in_channels)
         nn.init.normal_(self.cls_token, std=0.02)
@@ -140,6 +145,8 @@ class MaskedAutoencoder(nn.Module):
                 f"MaskedAutoencoder: noise must have shape [{n}, {p}], a number per patch, got {list(noise.shape)}. "
                 "torch.rand makes it."
             )
+        elif not bool(torch.isfinite(noise).all()):
+            raise ValueError("MaskedAutoencoder: noise must be finite, got NaN or infinity. torch.rand makes it.")
         return noise.to(images.device).argsort(dim=1)
 
     # -- the two halves ----------------------------------------------------------------------------------------------
