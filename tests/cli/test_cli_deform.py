@@ -74,6 +74,27 @@ def test_fields_that_fold_are_warned_of(shell, folder, picture):
     assert f"(T = {half})" in done.stderr  # one number, wherever it is said
 
 
+def test_an_animation_of_fields_that_fold_is_warned_of(shell, folder, picture):
+    done = shell("lisse deform in.png --animate --frames 2 --cut 15 --delta 5 -o out.gif")
+    assert done.returncode == 0
+    assert done.stderr.count("lisse: warning: lisse deform: 100% of the fields at cut 15, δ = 5 px") == 1
+    assert done.stderr.count("warning") == 1
+
+
+@pytest.mark.parametrize("words", ["--temperature 1e-9", "--grid --cut 3", "--phase --cut 3", "--animate --frames 2"])
+def test_a_cut_above_the_pixels_is_told_of_once_and_done(shell, folder, picture, words):
+    done = shell(f"lisse deform in.png --cut 90 {words}")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("lisse: warning: Diffeomorphism: cut 90 is above the 20 pixels of a side") == 1
+    assert done.stderr.count("warning") == 1
+
+
+def test_the_figures_own_cuts_are_those_the_pixels_show(lisse, folder, picture, recwarn):
+    assert lisse("deform", "in.png", "--size", 8, "--phase", "-o", "phase.png").exit_code == 0
+    assert lisse("deform", "in.png", "--size", 2, "--phase", "-o", "phase.png").exit_code == 0  # two cuts all the same
+    assert [str(one.message) for one in recwarn if "above the 8 pixels" in str(one.message)] == []
+
+
 def test_grid_phase_and_animation(lisse, folder, picture):
     done = lisse("deform", "in.png", "--grid", "--cut", 3, "--cut", 4, "--temperature", 1e-4, "-o", "grid.png")
     assert done.exit_code == 0, done.stderr
@@ -107,7 +128,10 @@ def test_the_codes_modes(lisse, folder, picture):
         (["--delta", "-1"], 2, "delta must be finite and at least 0"),
         (["--animate", "--delta", "-1"], 2, "delta must be finite"),
         (["--delta", "1", "--temperature", "1"], 2, "--delta goes with one picture"),
-        (["--grid", "--delta", "1"], 2, "--delta goes with one picture"),
+        (["--grid", "--delta", "1"], 2, "--delta goes with one picture, not with --grid: give --temperature"),
+        (["--phase", "--delta", "1"], 2, "--delta goes with one picture, not with --phase"),
+        (["--grid", "--temperature", "-1"], 2, "temperature must be finite and at least 0, got -1."),
+        (["--cut", "1e7"], 2, "cut must be at most 4096"),
         (["--grid", "--animate"], 2, "exclude each other"),
         (["--cut", "3", "--cut", "4"], 2, "several of --cut or --temperature go with --grid"),
         (["--phase", "--temperature", "1"], 2, "leave --temperature out"),

@@ -272,8 +272,10 @@ def test_the_grid_moves_the_pixels():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("statistic", "mean"), ("radius", "sample"), ("interpolation", "gaussian"), ("modes", "code"), ("grid", "linspace"),
-     ("delta_rule", "asymptotic"), ("bijective", True)],
+    [
+        ("statistic", "mean"), ("radius", "sample"), ("interpolation", "gaussian"), ("modes", "code"),
+        ("grid", "linspace"), ("delta_rule", "asymptotic"), ("bijective", True),
+    ],
 )  # fmt: skip
 def test_rows_say_which_r_they_are(option, value):
     profile = lisse.measure(nn.Flatten(), pictures(), Stability(quick=True, **{option: value}))

@@ -17,11 +17,11 @@ from lisse.instruments.stability_fits import (
 from lisse.profile import Part, Profile, Row
 
 
-def profile(r, *, d=0.1, cut=3, deltas=(1.0,), name="net", width=0.1, more=()):
+def profile(r, *, d=0.1, cut=3, deltas=(1.0,), name="net", width=0.1, more=(), options=None, **at_more):
     """A profile whose output has D = d and R = r at every δ (or a function of it), with an interval of ± width."""
     made = list(more)
     for delta in deltas:
-        at = {"cut": cut, "delta": delta}
+        at = {"cut": cut, "delta": delta, **at_more}
         here = r(delta) if callable(r) else r
         up = d(delta) if callable(d) else d
         values = {"relative_stability": here, "deformation_stability": up, "noise_stability": up / here}
@@ -29,7 +29,9 @@ def profile(r, *, d=0.1, cut=3, deltas=(1.0,), name="net", width=0.1, more=()):
             made.append(Row(quantity, 5 * value, "estimate", 100, "input", 0.0, 4 * value, 6 * value, at))
             ends = value * (1 - width), value * (1 + width)
             made.append(Row(quantity, value, "estimate", 100, "output", 1.0, *ends, at))
-    return Profile((Part("stability", tuple(made), Stability.QUANTITIES),), {"model": {"name": name}})
+    return Profile(
+        (Part("stability", tuple(made), Stability.QUANTITIES, options=options or {}),), {"model": {"name": name}}
+    )
 
 
 def test_the_row_of_the_output_or_of_a_layer():
@@ -66,6 +68,52 @@ def test_seeds_are_brought_together_by_the_geometric_mean():
     assert (float(alone.low), float(alone.high)) == pytest.approx((0.09, 0.11))
     with pytest.raises(ValueError, match="network must be a profile or several, got none"):
         over_seeds([])
+
+
+def test_a_profiles_own_interval_has_the_profiles_level():
+    wide, said = profile(0.1, options={"level": 0.5}), profile(0.1)
+    assert over_seeds(wide).level == over_seeds([wide]).level == 0.5
+    assert math.isnan(over_seeds(said).level)
+    assert over_seeds([wide, profile(0.2)]).level == 0.95
+    assert training_change(wide, wide).factor.level == 0.5
+    assert math.isnan(training_change(wide, profile(0.1, options={"level": 0.9})).factor.level)
+    assert math.isnan(training_change(wide, [wide, wide]).factor.level)
+    assert training_change([said, wide], [said, wide], level=0.8).factor.level == 0.8
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"statistic": "mean"}, "got statistic median and statistic mean"),
+        ({"radius": "sample"}, "got radius by default and radius sample"),
+        ({"interpolation": "gaussian", "modes": "code"}, "interpolation gaussian, modes code"),
+        ({"cut": 5}, "got cut 3 and cut 5"),
+        ({"deltas": (2.0,)}, r"got delta 1[.]0 and delta 2[.]0"),
+    ],
+)
+def test_what_was_measured_in_different_ways_is_not_mixed(more, said):
+    one, other = profile(0.1), profile(0.2, **more)
+    with pytest.raises(ValueError, match=f"over_seeds: network must be measured in one way, .*{said}"):
+        over_seeds([one, other])
+    with pytest.raises(ValueError, match=f"training_change: trained must be measured in one way, .*{said}"):
+        training_change(one, other)
+    networks, sizes = [one, one, [other, other]], [1, 2, 3]
+    if set(more) & {"cut", "deltas"}:
+        assert float(size_law([profile(0.1), profile(0.1), [other]], sizes).slope.value) > 0
+        return
+    with pytest.raises(ValueError, match=f"size_law: networks must be measured in one way, .*{said}"):
+        size_law(networks, sizes)
+    with pytest.raises(ValueError, match=f"error_law: networks must be measured in one way, .*{said}"):
+        error_law(networks, [0.1, 0.2, 0.3])
+    if "statistic" not in more:
+        with pytest.raises(ValueError, match=f"stability_row: profile must be measured in one way, .*{said}"):
+            stability_row(Profile(one.parts + other.parts, {}))
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.1, math.nan, (), (0.1, 0.0)])
+def test_an_error_of_0_has_no_place_on_a_power_law(bad):
+    with pytest.raises(ValueError, match=r"error_law: errors must be positive and finite, got .* for network 1"):
+        error_law([profile(0.1), profile(0.2), profile(0.3)], [0.1, bad, 0.3])
 
 
 def test_error_against_relative_stability():

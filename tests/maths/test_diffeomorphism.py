@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -330,7 +331,7 @@ def test_positive_determinants_are_positively_oriented_cells(seed, times):
     assert torch.equal(oriented[clear], field.bijective()[clear])
 
 
-@pytest.mark.parametrize(("cut", "expected"), [(3, 0.0272), (5, 0.00532), (10, 8.7e-4), (15, 3.4e-4)])
+@pytest.mark.parametrize(("cut", "expected"), [(3, 0.0272), (5, 0.00532), (10, 8.7e-4), (15, 3.4e-4), (30, 6.8e-5)])
 def test_the_half_way_temperature(cut, expected):
     found = half_temperature(cut)
     assert float(found.low) < float(found.value) < float(found.high)
@@ -344,7 +345,8 @@ def test_the_share_of_bijective_fields_is_that_of_fields():
     ensemble = Diffeomorphism((32, 32), 15)
     temperature = ensemble.temperature(1.0)
     share = bijective_share(temperature, 15)
-    assert float(share.low) < 0.21 < float(share.high) + 0.03
+    fine = bijective_share(temperature, 15, samples=2048)  # against 21 % of at most 400 fields: two standard errors
+    assert abs(float(fine.value) - 0.21) < 2 * (0.21 * 0.79 * (1 / 400 + 1 / 2048)) ** 0.5
     drawn = ensemble.sample(200, temperature, generator=generator(9)).bijective().double()
     error = (float(share.value) * (1 - float(share.value)) * (1 / 200 + 1 / 512)) ** 0.5
     assert abs(float(drawn.mean()) - float(share.value)) < 4 * error
@@ -364,6 +366,87 @@ def test_a_phase_diagram():
     torch.testing.assert_close(found.delta_one, 4 * found.delta_half)
     assert (found.half[0] > found.half[1]).all()
     assert torch.equal(critical_temperatures(3, samples=8), critical_temperatures(3, samples=64)[:8])
+
+
+def test_estimates_at_a_large_cut_are_bounded_and_say_how_many_fields_they_have():
+    """Above c = 32 fewer fields, above 64 those of 64 scaled; against fields that are drawn at c = 96."""
+    assert [half_temperature(cut).n for cut in (30, 40)] == [512, 2**24 // 40**3]
+    far = half_temperature(2000)
+    scale = 64**2 * math.log(64) / (2000**2 * math.log(2000))
+    assert float(far.value) == pytest.approx(float(half_temperature(64).value) * scale)
+    assert bijective_share(1e-3, 2000).n == far.n == 64
+    drawn = critical_temperatures(96, samples=9).sort().values
+    # The median of 9 lies between their second and eighth with a probability of 96 %.
+    assert float(drawn[1]) < float(half_temperature(96).value) < float(drawn[7])
+    assert len(critical_temperatures(96)) == 2**24 // 96**3
+    with pytest.warns(UserWarning, match="cut 500 is above the 16 pixels"):
+        found = phase_diagram((16, 16), (3, 500), (1e-6, 10.0))
+    assert found.samples == 64
+    assert found.bijective[:, 1].tolist() == [0, 0]
+    assert found.low[1, 1] == 0
+    assert found.high[1, 1] > found.high[0, 1] > 0  # fewer fields know less
+
+
+def test_a_strip_of_a_fine_grid_is_the_grid(monkeypatch):
+    from lisse.maths.diffeomorphism import field as module
+
+    field = Diffeomorphism((8, 8), 6).sample(3, 1.0, generator=generator(), dtype=torch.float64)
+    whole = field.min_determinant(), field.critical_scale()
+    monkeypatch.setattr(module, "_BUDGET", 6 * 121 * 7)  # strips of 7 rows, one field at a time
+    torch.testing.assert_close((field.min_determinant(), field.critical_scale()), whole, rtol=1e-12, atol=0)
+
+
+def test_a_cut_above_the_pixels_is_told_of_once():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            Diffeomorphism((16, 17), 100)
+    assert [str(one.message).split(":")[1] for one in told] == [
+        " cut 100 is above the 16 pixels of a side (16 × 17)"
+    ]  # fmt: skip
+    with pytest.warns(UserWarning, match="above the 16 pixels"):  # the shorter side counts
+        Diffeomorphism((17, 16), 17)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Diffeomorphism((16, 17), 16.9)
+        half_temperature(7, seed=5)
+    # What aliasing means: mode 2n - i at the pixels.
+    low, high = torch.zeros(1, 30, 30, dtype=torch.float64), torch.zeros(1, 30, 30, dtype=torch.float64)
+    low[0, 11, 0], high[0, 19, 0] = 0.1, 0.1  # modes 12 and 20 = 2 · 16 - 12
+    with pytest.warns(UserWarning, match="cut 30 is above the 16 pixels"):
+        ensemble = Diffeomorphism((16, 16), 30)
+    one, other = (ensemble.field(c, 0 * c).displacement for c in (low, high))
+    torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+
+
+def test_sampling_fields_that_fold_is_told_of_with_their_share():
+    ensemble = Diffeomorphism((32, 32), 15)
+    heat = ensemble.temperature(3.0)
+    with pytest.warns(UserWarning, match=r"Diffeomorphism.sample: 100% of the fields at cut 15, δ = 3 px") as told:
+        ensemble.sample(2, torch.tensor([0.0, heat]))
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ensemble.sample(2, ensemble.temperature(0.5))
+        ensemble.sample(2, 1.0)  # the unit of fields that are to be scaled
+        ensemble.sample(0, heat)
+        Diffeomorphism((32, 32), 3).sample_bijective(1, 0.03, generator=generator())
+        for cut, modes in ((1.5, "paper"), (2, "code"), (3, "code"), (5, "code"), (10, "code")):
+            # Just above the temperature at which it is looked for, far below the one at which half fold.
+            half = float(half_temperature(cut, modes=modes).value)
+            Diffeomorphism((32, 32), cut, modes=modes).sample(1, 0.9 * half)
+    for cut, modes in ((1.5, "paper"), (2, "code"), (3, "code"), (5, "code"), (10, "code")):
+        half = float(half_temperature(cut, modes=modes).value)
+        with pytest.warns(UserWarning, match=r"sample: 5\d% of the fields"):
+            Diffeomorphism((32, 32), cut, modes=modes).sample(1, 1.02 * half)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_field_that_is_not_finite_has_no_critical_size(bad):
+    field = fixed_field() * bad
+    assert torch.isnan(field.critical_scale()).all()
+    assert not field.bijective().any()
 
 
 def test_rejection_keeps_the_first_that_do_not_fold():
@@ -435,6 +518,16 @@ def test_every_diffeomorphism_has_its_inverse(dtype):
         assert float((back - expected).abs().max()) < 2e-3
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_inverse_of_fields_in_half_precision(dtype):
+    field = Diffeomorphism((24, 24), 3).sample(2, 1e-3, generator=generator(2)).to(dtype=dtype)
+    inverse = field.inverse()
+    assert inverse.converged.all()
+    assert inverse.displacement.dtype == torch.float32
+    same = field.to(dtype=torch.float64).inverse(tol=1e-8)
+    torch.testing.assert_close(inverse.displacement.double(), same.displacement, atol=2e-4, rtol=0)
+
+
 def test_an_inverse_that_does_not_exist_is_not_claimed():
     field = Diffeomorphism((16, 16), 3).sample(2, torch.tensor([1e-3, 2.0]), generator=generator())
     inverse = field.inverse(max_iter=30)
@@ -460,6 +553,11 @@ def test_an_inverse_that_does_not_exist_is_not_claimed():
         (lambda: Diffeomorphism((8, 8), 3).sample(2, math.nan), "temperature must be finite"),
         (lambda: Diffeomorphism((8, 8), 3).sample(2, torch.ones(3)), r"one per field \[2\], got shape \[3\]"),
         (lambda: Diffeomorphism((8, 8), 3).sample(-1, 1.0), "count must be"),
+        (lambda: Diffeomorphism((8, 8), 3).delta(torch.tensor([1.0, -2.0])), "temperature must be finite.*, got -2[.]"),
+        (lambda: Diffeomorphism((8, 8), 3).sample_bijective(1, -1.0), "sample_bijective: temperature must be finite"),
+        (lambda: Diffeomorphism((8, 8), 1e9), "cut must be at most 4096"),
+        (lambda: fixed_field().gradient(-1), "points must be an integer of at least 1, got -1"),
+        (lambda: fixed_field().determinant(2.5), "points must be an integer of at least 1, got 2.5"),
         (lambda: Diffeomorphism((8, 8), 3).sample_bijective(0, 1.0), "count must be an integer of at least 1, got 0"),
         (lambda: Diffeomorphism((8, 8), 3).sample_bijective(1, 1.0, max_tries=0), "max_tries must be an integer of"),
         (lambda: fixed_field() * torch.ones(2), r"factor must be a number or one per field \[1\], got shape \[2\]"),
@@ -490,6 +588,10 @@ def test_bad_values(call, match):
         (lambda: Diffeomorphism((8, 8), "3"), "cut must be a finite number"),
         (lambda: Diffeomorphism((8, 8), math.nan), "cut must be a finite number"),
         (lambda: fixed_field()[0], "slice or a tensor"),
+        (lambda: Diffeomorphism((8, 8), 3).sample(3, "a"), "sample: temperature must be a number or several, got 'a'"),
+        (lambda: Diffeomorphism((8, 8), 3).sample(3, None), "temperature must be a number or several, got None"),
+        (lambda: Diffeomorphism((8, 8), 3).sample(3, True), "temperature must be a number or several, got True"),
+        (lambda: Diffeomorphism((8, 8), 3).temperature("1"), "delta must be a number or several, got '1'"),
     ],
 )
 def test_bad_types(call, match):

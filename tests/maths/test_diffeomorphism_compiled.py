@@ -66,6 +66,15 @@ def test_gaussian_is_the_full_sum_over_the_picture(plainly, shape, cut, delta):
     torch.testing.assert_close(still, warp.blurred(images), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("side", [32, 64])
+def test_gaussian_in_float32_is_the_full_sum_to_a_millionth(side):
+    images = pictures(3, 1, side, side)
+    field = fields(images, 5, 2.0)
+    exact = deform(images.double(), field.to(dtype=torch.float64), interpolation="gaussian")  # to 1e-8, elsewhere
+    found = deform(images, field, interpolation="gaussian").double()
+    assert float((found - exact).abs().max()) < 1e-6
+
+
 def test_it_is_closer_to_float64_than_grid_sample_is(plainly):
     images = pictures(2, 1, 150, 150)
     field = fields(images, 5, 6.0)
@@ -103,6 +112,10 @@ def test_a_position_that_is_not_a_number_stays_inside_the_picture():
     field = fields(images) * float("nan")
     assert torch.isfinite(compiled.bilinear(images, field)).all()
     assert float(compiled.bilinear(images, fields(images) * 1e30).max()) <= float(images.max())
+    assert torch.isfinite(compiled.gaussian(images, field, sigma=warp.SIGMA)).all()
+    far = deform(images, fields(images) * 1e6, interpolation="gaussian")  # every position at an edge or past it
+    wide = deform(images.double(), fields(images).to(dtype=torch.float64) * 1e6, interpolation="gaussian")
+    torch.testing.assert_close(far.double(), wide, atol=1e-6, rtol=0)
 
 
 def test_gradients_go_the_other_way():

@@ -341,10 +341,16 @@ def test_the_worst_field_is_no_larger_than_a_typical_one_and_beats_it():
         (lambda: deform(images() * math.nan, fields()), ValueError, "images must be finite"),
         (lambda: deform(images() / 0, fields()), ValueError, "images must be finite"),
         (lambda: deform(images(), torch.full((2, 2, 12, 9), math.inf)), ValueError, "field must be finite"),
+        (lambda: deform(images(), fields() * math.nan), ValueError, "field must be finite, got NaN"),
+        (lambda: deform(images(), fields() * math.inf), ValueError, "field must be finite"),
+        (lambda: deform(images(), whitened_nan(), interpolation="nearest"), ValueError, "field must be finite"),
         (lambda: deform(images().long(), fields()), TypeError, "images must be uint8 or floating point"),
         (lambda: deform(images(), torch.zeros(2, 3, 12, 9)), TypeError, "field must be a Field or displacements"),
         (lambda: deform(images(), None), TypeError, "field must be a Field"),
         (lambda: undeformed(images(), interpolation="x"), ValueError, "interpolation must be one of"),
+        (lambda: undeformed(images()[0]), ValueError, r"undeformed: images must be \[n, c, h, w\]"),
+        (lambda: undeformed(images() * math.nan), ValueError, "undeformed: images must be finite"),
+        (lambda: undeformed(images() * math.nan, interpolation="gaussian"), ValueError, "images must be finite"),
         (lambda: blurred(images()[0]), ValueError, r"blurred: images must be \[n, c, h, w\]"),
         (lambda: blurred(images() * math.nan), ValueError, "blurred: images must be finite"),
         (lambda: worst(start=torch.zeros(3)), ValueError, r"start must be \[2, 2, 4\], got shape \[3\]"),
@@ -352,6 +358,8 @@ def test_the_worst_field_is_no_larger_than_a_typical_one_and_beats_it():
         (lambda: worst(steps=0), ValueError, "steps and step must be positive"),
         (lambda: worst(objective=lambda x: x.sum()), ValueError, r"one value per image \[2\]"),
         (lambda: worst(objective=lambda x: x.sum((1, 2, 3)) * math.nan), ValueError, "objective must be finite"),
+        (lambda: worst(objective=lambda x: torch.ones(2)), ValueError, "objective must depend on the images"),
+        (lambda: worst(objective=lambda x: torch.ones(2, requires_grad=True)), ValueError, "must depend on the images"),
         (lambda: worst(x=images(dtype=torch.uint8)), TypeError, "images must be floating point"),
     ],
 )  # fmt: skip
@@ -362,6 +370,24 @@ def test_bad_input(call, error, match):
 
 def worst(objective=lambda x: x.sum((1, 2, 3)), x=None, **options):
     return worst_field(objective, images() if x is None else x, Diffeomorphism((12, 9), 3), 1e-3, **options)
+
+
+def whitened_nan():
+    normals = torch.zeros(2, 2, 4)
+    normals[1, 0, 2] = math.nan
+    return Diffeomorphism((12, 9), 3).whitened_field(normals, 1e-3)
+
+
+def test_the_worst_field_where_most_fold_is_told_of():
+    ensemble = Diffeomorphism((12, 9), 3)
+    hot = ensemble.temperature(4.0)
+    with pytest.warns(UserWarning, match=r"worst_field: \d+% of the fields at cut 3, δ = 4 px on 12 × 9 pixels fold"):
+        worst_field(lambda moved: moved.sum((1, 2, 3)), images(2, 1, 12, 9), ensemble, hot, steps=1)
+
+
+def test_an_objective_without_a_slope_stays_where_it_began():
+    found = worst(objective=lambda x: 0 * x.sum((1, 2, 3)) + 3, generator=generator())
+    assert found.value.tolist() == found.initial.tolist() == [3, 3]
 
 
 def test_nan_may_be_let_through():

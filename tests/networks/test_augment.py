@@ -222,6 +222,13 @@ def test_gradients_flow_through_images():
     assert x.grad.isfinite().all()
 
 
+def test_its_repr_has_every_option():
+    said = repr(MaxEntropyDiffeo(3, 1.0, modes="code", grid="linspace"))
+    assert said == (
+        "MaxEntropyDiffeo(cut=3, delta=(1.0, 1.0), p=1.0, interpolation='bilinear', modes='code', grid='linspace')"
+    )
+
+
 def test_it_warns_once_where_most_fields_fold():
     x = torch.rand(2, 1, 28, 28)
     transform = MaxEntropyDiffeo(15, 1.0)
@@ -242,6 +249,7 @@ def test_it_warns_once_where_most_fields_fold():
         (lambda: MaxEntropyDiffeo(3), ValueError, "delta must be given, or temperature instead"),
         (lambda: MaxEntropyDiffeo(3, 1.0, temperature=1.0), ValueError, "delta must be given, or temperature"),
         (lambda: MaxEntropyDiffeo(3, -1.0), ValueError, "delta must be a number of at least 0 or a range"),
+        (lambda: MaxEntropyDiffeo(3, True), ValueError, "delta must be a number of at least 0 or a range"),
         (lambda: MaxEntropyDiffeo(3, (2.0, 1.0)), ValueError, "delta must be a number"),
         (lambda: MaxEntropyDiffeo(3, temperature=math.nan), ValueError, "temperature must be a number"),
         (lambda: MaxEntropyDiffeo(3, 1.0, p=1.5), ValueError, r"p must lie in \[0, 1\]"),

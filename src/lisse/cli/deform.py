@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,10 @@ def command(
     if grid + phase + animate > 1:
         raise click.UsageError("--grid, --phase and --animate exclude each other", ctx)
     many = grid or phase
-    if delta is not None and (temperature or many):
+    if delta is not None and many:
+        kind, instead = ("--grid", "give --temperature") if grid else ("--phase", "it shows every displacement")
+        raise click.UsageError(f"--delta goes with one picture, not with {kind}: {instead}", ctx)
+    if delta is not None and temperature:
         raise click.UsageError("--delta goes with one picture and without --temperature", ctx)
     if phase and temperature:
         raise click.UsageError("--phase draws all temperatures: leave --temperature out", ctx)
@@ -120,26 +124,35 @@ def _figure(
 ) -> Path:
     import numpy as np
 
-    from lisse.maths.diffeomorphism import phase_diagram
+    from lisse.maths.diffeomorphism import Diffeomorphism, phase_diagram
     from lisse.reporting import save_figure
     from lisse.reporting.deformation import deformation_grid, phase_figure
 
-    with arguments(ctx):
+    size = (int(picture.shape[1]), int(picture.shape[2]))
+    with arguments(ctx), warnings.catch_warnings():
+        for cut in cuts:
+            Diffeomorphism(size, cut, modes=modes)  # type: ignore[arg-type]  # warns of one above the pixels, here once
+        warnings.filterwarnings("ignore", message="Diffeomorphism: cut ")
         if phase:
-            size = (int(picture.shape[1]), int(picture.shape[2]))
-            chosen = sorted(cuts) or [2, 3, 4, 5, 7, 10, 15, 20, 30]
+            chosen = sorted(cuts) or _shown(picture, (2, 3, 4, 5, 7, 10, 15, 20, 30))
             heat = np.geomspace(1e-7, 1e-1, 13).tolist()
             figure = phase_figure(phase_diagram(size, chosen, heat, modes=modes, seed=seed))  # type: ignore[arg-type]
         else:
             figure = deformation_grid(
                 picture,
-                cuts=cuts or (3, 5, 10, 15, 30),
+                cuts=cuts or _shown(picture, (3, 5, 10, 15, 30)),
                 temperatures=sorted(temperatures) or None,
                 interpolation=interpolation,  # type: ignore[arg-type]
                 modes=modes,  # type: ignore[arg-type]
                 seed=seed,
             )
         return save_figure(figure, Path(out))
+
+
+def _shown(picture: Tensor, cuts: tuple[float, ...]) -> list[float]:
+    """The cut-offs that the picture's pixels can show, and the first two at least: a figure compares."""
+    side = min(picture.shape[1:])
+    return [cut for place, cut in enumerate(cuts) if place < 2 or cut <= side]
 
 
 def _single(
@@ -158,6 +171,7 @@ def _single(
     import torch
 
     from lisse.maths.diffeomorphism import Diffeomorphism, deform, warn_if_folding
+    from lisse.maths.diffeomorphism.modes import normals
 
     with arguments(ctx):
         ensemble = Diffeomorphism((picture.shape[1], picture.shape[2]), cut, modes=modes)  # type: ignore[arg-type]
@@ -167,12 +181,16 @@ def _single(
 
             if given is not None:
                 ensemble.delta(given)  # complains about a temperature that is none
+                warn_if_folding("lisse deform", ensemble, given)
             shown = growing_pictures(
                 picture, ensemble, largest=given, frames=frames, interpolation=interpolation, seed=seed  # type: ignore[arg-type]
             )  # fmt: skip
             return save_animation(shown, Path(out))
         heat = ensemble.temperature_range()[1] / 4 if given is None else given
-        field = ensemble.sample(1, heat, generator=torch.Generator().manual_seed(seed))
+        # As ensemble.sample(1, heat), but the warning about folding is this command's own.
+        count = ensemble.mode_count
+        drawn = normals(1, 2 * count, torch.Generator().manual_seed(seed)).reshape(1, 2, count)
+        field = ensemble.whitened_field(drawn, heat)
     warn_if_folding("lisse deform", ensemble, heat)
     moved = deform(picture[None], field, interpolation=interpolation)[0]  # type: ignore[arg-type]
     saved = _save(ctx, moved, out)

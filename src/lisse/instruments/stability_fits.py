@@ -41,7 +41,8 @@ def stability_row(
 ) -> Row:
     """The row of one quantity at one setting, of the last layer (the output) or of ``layer``.
 
-    ``cut``, ``delta`` and ``statistic`` may be left out where the profile holds only one of them.
+    ``cut``, ``delta`` and ``statistic`` may be left out where the profile holds only one of them. A profile with
+    several measurements that differ in another option is refused: which of them is meant cannot be told.
     """
     if quantity not in QUANTITIES:
         raise ValueError(f"stability_row: quantity must be one of {', '.join(QUANTITIES)}, got {quantity!r}.")
@@ -56,6 +57,7 @@ def stability_row(
             rows = [row for row in rows if row.at.get(name, "median") == wanted]
             if not rows:
                 raise ValueError(f"stability_row: {name} must be one of {', '.join(map(str, there))}, got {wanted!r}.")
+    _one_variant("stability_row", "profile", rows, beside=("cut", "delta", "statistic"))
     if layer is None:
         return max(rows, key=lambda row: row.depth if row.depth is not None else -1.0)
     found = [row for row in rows if row.layer == layer]
@@ -75,16 +77,21 @@ def over_seeds(
     layer: str | None = None,
     level: float = 0.95,
 ) -> Interval:
-    """The geometric mean over seeds with Student's interval of the logarithms; of one profile, its own interval."""
+    """The geometric mean over seeds with Student's interval of the logarithms; of one profile, its own interval.
+
+    ``level`` is that of Student's interval. A profile's own interval has the level that it was measured with, NaN where
+    the profile does not say. Seeds must have been measured alike: at one cut, δ, statistic and so on.
+    """
     seeds = [network] if isinstance(network, Profile) else list(network)
     if not seeds:
         raise ValueError("over_seeds: network must be a profile or several, got none.")
     rows = [stability_row(each, quantity, cut=cut, delta=delta, statistic=statistic, layer=layer) for each in seeds]
+    _one_variant("over_seeds", "network", rows)
     if len(rows) == 1:
         row = rows[0]
         ends = (row.low, row.high) if row.low is not None and row.high is not None else (math.nan, math.nan)
         value, low, high = (torch.tensor(number, dtype=torch.float64) for number in (row.value, *ends))
-        return Interval(value, low, high, row.n, level)
+        return Interval(value, low, high, row.n, _level_of(seeds[0], row))
     return geometric_mean(torch.tensor([row.value for row in rows], dtype=torch.float64), level=level)
 
 
@@ -105,10 +112,17 @@ def error_law(
     ``errors`` has one number (or one per seed) for every network. ``slope=0.5`` fits the prefactor of the paper's
     square root alone ([petrini2021] fig. 5: 0.2 in the abstract, 0.24 in the figure).
     """
-    x = _values(networks, quantity, cut, delta, statistic, layer, level)
+    x = _values("error_law", networks, quantity, cut, delta, statistic, layer, level)
     if len(errors) != len(x):
         raise ValueError(f"error_law: errors must have one entry per network, got {len(errors)} for {len(x)}.")
-    means = [geometric_mean(torch.as_tensor(each, dtype=torch.float64).reshape(-1)).value for each in errors]
+    given = [torch.as_tensor(each, dtype=torch.float64).reshape(-1) for each in errors]
+    for place, each in enumerate(given):
+        if not len(each) or not bool((torch.isfinite(each) & (each > 0)).all()):
+            raise ValueError(
+                f"error_law: errors must be positive and finite, got {errors[place]} for network {place}. A network "
+                "without an error has no place on a power law: leave it out."
+            )
+    means = [geometric_mean(each).value for each in given]
     return power_law(torch.tensor(x, dtype=torch.float64), torch.stack(means), slope=slope, level=level)
 
 
@@ -124,7 +138,7 @@ def size_law(
     level: float = 0.95,
 ) -> PowerLaw:
     """R_f (or D_f, G_f) against the number of training samples P: R ≈ a P^b ([petrini2021] fig. 3, 6, 7)."""
-    y = _values(networks, quantity, cut, delta, statistic, layer, level)
+    y = _values("size_law", networks, quantity, cut, delta, statistic, layer, level)
     if len(sizes) != len(y):
         raise ValueError(f"size_law: sizes must have one entry per network, got {len(sizes)} for {len(y)}.")
     return power_law(torch.as_tensor(sizes, dtype=torch.float64), torch.tensor(y, dtype=torch.float64), level=level)
@@ -175,8 +189,13 @@ def training_change(
     r"""A quantity at initialisation and after training, and by what factor it changed ([petrini2021] fig. 3).
 
     The factor's interval adds the two intervals' half-widths of the logarithms in quadrature, on either side; it is NaN
-    where one of them has no interval.
+    where one of them has no interval. Its level is theirs, NaN where they have two. Both must have been measured alike.
     """
+    rows = [
+        stability_row(one, quantity, cut=cut, delta=delta, statistic=statistic, layer=layer)
+        for each in (initial, trained) for one in ([each] if isinstance(each, Profile) else each)
+    ]  # fmt: skip
+    _one_variant("training_change", "trained", rows)
     before, after = (
         over_seeds(each, quantity, cut=cut, delta=delta, statistic=statistic, layer=layer, level=level)
         for each in (initial, trained)
@@ -184,11 +203,38 @@ def training_change(
     value = after.value / before.value
     down = torch.hypot((after.value / after.low).log(), (before.high / before.value).log())
     up = torch.hypot((after.high / after.value).log(), (before.value / before.low).log())
-    factor = Interval(value, value * (-down).exp(), value * up.exp(), min(before.n, after.n), level)
+    both = before.level if before.level == after.level else math.nan
+    factor = Interval(value, value * (-down).exp(), value * up.exp(), min(before.n, after.n), both)
     return Change(before, after, factor)
 
 
+def _level_of(profile: Profile, row: Row) -> float:
+    """The level of a row's interval, which the options of its part hold; NaN where nothing says it."""
+    part = next(part for part in profile.parts if any(row is one for one in part.rows))
+    level = part.options.get("level")
+    return float(level) if isinstance(level, (int, float)) else math.nan
+
+
+def _one_variant(where: str, name: str, rows: Sequence[Row], *, beside: Sequence[str] = ()) -> None:
+    """Refuse rows that were measured in different ways, but for the coordinates ``beside``."""
+    variants: list[dict[str, object]] = []
+    for row in rows:
+        # Beside cut and δ, a row says only what is not the default; the median is.
+        whole = {"statistic": "median", **row.at}
+        at: dict[str, object] = {key: whole[key] for key in sorted(whole) if key not in beside}
+        if at not in variants:
+            variants.append(at)
+    if len(variants) > 1:
+        both = sorted({key for one in variants for key in one})
+        apart = [key for key in both if any(one.get(key) != variants[0].get(key) for one in variants)]
+        said = " and ".join(", ".join(f"{key} {one.get(key, 'by default')}" for key in apart) for one in variants[:3])
+        raise ValueError(
+            f"{where}: {name} must be measured in one way, got {said}. Measure again, or keep one of them."
+        )
+
+
 def _values(
+    where: str,
     networks: Sequence[Network],
     quantity: str,
     cut: float | None,
@@ -197,6 +243,14 @@ def _values(
     layer: str | None,
     level: float,
 ) -> list[float]:
+    one_each = [
+        stability_row(
+            each if isinstance(each, Profile) else each[0],
+            quantity, cut=cut, delta=delta, statistic=statistic, layer=layer,
+        )
+        for each in networks if isinstance(each, Profile) or len(each)
+    ]  # fmt: skip
+    _one_variant(where, "networks", one_each, beside=("cut", "delta"))
     return [
         float(over_seeds(each, quantity, cut=cut, delta=delta, statistic=statistic, layer=layer, level=level).value)
         for each in networks

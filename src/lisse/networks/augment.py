@@ -92,7 +92,8 @@ class MaxEntropyDiffeo(nn.Module):
     def extra_repr(self) -> str:
         """The options, as ``print(transform)`` shows them."""
         size = f"delta={self.delta}" if self.delta is not None else f"temperature={self.temperature}"
-        return f"cut={self.cut}, {size}, p={self.p}, interpolation={self.interpolation!r}"
+        rules = f"modes={self.modes!r}, grid={self.grid!r}"
+        return f"cut={self.cut}, {size}, p={self.p}, interpolation={self.interpolation!r}, {rules}"
 
     def _field(self, count: int, size: tuple[int, int], device: torch.device) -> tuple[Field, Tensor | None]:
         """As many fields, and which of them are to leave their image alone ``[count]`` (None: none)."""
@@ -221,4 +222,4 @@ def _ends(name: str, given: Range) -> tuple[float, float]:
 
 
 def _is_number(given: Any) -> bool:
-    return isinstance(given, numbers.Real) and math.isfinite(given)
+    return isinstance(given, numbers.Real) and not isinstance(given, bool) and math.isfinite(given)

@@ -113,7 +113,7 @@ def deformation_grid(
         title="Max-entropy deformations over temperature and cut-off",
         says=f"The picture has {size[0]} × {size[1]} pixels. Green frames: displacements of at least half a pixel by "
         "fields of which at least half are diffeomorphisms. Below each picture: RMS displacement δ at the centre and "
-        f"the share of bijective fields ({samples} per row).",
+        f"the share of bijective fields ({diagram.samples} per row).",
         foot=0.1,
     )
     for row, cut in enumerate(cuts):

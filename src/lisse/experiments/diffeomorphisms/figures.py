@@ -118,7 +118,9 @@ def deformed_samples(image: Tensor, fields: int, *, cuts: Sequence[int] = (30, 1
     for place, ax in enumerate(axes):
         cut, heat = cuts[place // columns], heats[place % columns]
         ensemble = Diffeomorphism(size, cut)
-        field = ensemble.sample(1, heat, generator=torch.Generator().manual_seed(cut))
+        # Not sample(), which would warn of the fields that fold: they are what is shown.
+        normals = torch.randn(1, 2, ensemble.mode_count, generator=torch.Generator().manual_seed(cut))
+        field = ensemble.whitened_field(normals, heat)
         delta = float(ensemble.delta(heat))
         share = float(bijective_share(heat, cut, samples=fields).value)
         ax.imshow(deform(image[None], field)[0].permute(1, 2, 0).numpy())

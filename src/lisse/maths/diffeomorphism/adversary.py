@@ -11,6 +11,7 @@ from torch import Tensor
 from lisse.maths.diffeomorphism.ensemble import Diffeomorphism
 from lisse.maths.diffeomorphism.field import Field
 from lisse.maths.diffeomorphism.modes import normals
+from lisse.maths.diffeomorphism.phase import warn_if_folding
 from lisse.maths.diffeomorphism.warp import Interpolation, deform
 
 
@@ -52,6 +53,7 @@ def worst_field(
     have the length ``step`` :math:`\sqrt{2M}` along each image's own gradient, halved over the run, projected back onto
     the ball; the best point seen is kept. ``start`` ``[n, 2, M]`` replaces the random first point (on the sphere, from
     ``generator``). Images are not kept differentiable; ``nearest`` has no gradient and is refused.
+    Warns where most random fields at ``temperature`` fold; which of the fields found do is in the result.
 
     Cost: steps + 1 evaluations of the objective with their backward passes.
     """
@@ -76,6 +78,7 @@ def worst_field(
                 f"worst_field: start must be [{n}, 2, {ensemble.mode_count}], got shape {list(start.shape)}."
             )
         flat = _in_ball(start.to(images).reshape(n, width), radius)
+    warn_if_folding("worst_field", ensemble, float(torch.as_tensor(temperature).max()))
     best, value, initial = flat, images.new_full((n,), -torch.inf), images.new_zeros(n)
     for k in range(steps + 1):
         flat = flat.detach().requires_grad_()
@@ -84,7 +87,12 @@ def worst_field(
             now = objective(deform(images, field, interpolation=interpolation, check=k == 0))
             if now.shape != (n,):
                 raise ValueError(f"worst_field: objective must give one value per image [{n}], got {list(now.shape)}.")
-            (slope,) = torch.autograd.grad(now.sum(), flat)
+            (slope,) = torch.autograd.grad(now.sum(), flat, allow_unused=True) if now.requires_grad else (None,)
+        if slope is None:
+            raise ValueError(
+                "worst_field: objective must depend on the images through operations with gradients, got values "
+                "without. Leave out detach() and no_grad() in it."
+            )
         if not bool(torch.isfinite(slope).all() & torch.isfinite(now).all()):
             raise ValueError("worst_field: objective must be finite with a finite gradient, got NaN or infinity.")
         now = now.detach()

@@ -169,16 +169,19 @@ def _gaussian_warp(  # pragma: no cover - runs as machine code
                     u[x] += sine * factors[0, j, x]
                     v[x] += sine * factors[1, j, x]
             for x in range(w):
-                column, row = np.float32(x) - u[x], np.float32(y) - v[x]
-                column = column if column > zero else zero
-                row = row if row > zero else zero
-                column = column if column < last else last
-                row = row if row < bottom else bottom
-                x0, y0 = np.int64(column), np.int64(row)
+                # Relative to the pixel: the part after the point keeps the digits that a position of 60 would take.
+                # Written so that NaN goes to the edge: an index must never leave the picture.
+                column, row = -u[x], -v[x]
+                column = column if column > np.float32(-x) else np.float32(-x)
+                row = row if row > np.float32(-y) else np.float32(-y)
+                column = column if column < last - np.float32(x) else last - np.float32(x)
+                row = row if row < bottom - np.float32(y) else bottom - np.float32(y)
+                left, top = np.floor(column), np.floor(row)
+                x0, y0 = x + np.int64(left), y + np.int64(top)
                 for axis in range(2):
                     weights = across if axis == 0 else up
                     place, size = (x0, w) if axis == 0 else (y0, h)
-                    part = column - np.float32(x0) if axis == 0 else row - np.float32(y0)
+                    part = column - left if axis == 0 else row - top
                     q = np.exp(sharpness * part)
                     power, total = np.float32(1) / (q * q), zero
                     for k in range(6):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -54,6 +55,10 @@ class Diffeomorphism:
     :math:`a_i, b_j` the means of :math:`\sin^2(i\pi u), \sin^2(j\pi v)` over the pixels' columns and rows. On a square
     these are :math:`2 n^2 T S_{odd}` and (``cell``, c < n) :math:`\frac{n^2 T}{2} S_{all}`. Eq. 3, the asymptotic
     form, has :math:`n^2 = (h^2 + w^2)/2`.
+
+    **Cut-offs above the pixels of a side** are allowed, with a warning: all sums and folding are those of the field on
+    the square, but a pixel sees a mode i > n as the mode 2n - i (``cell``), so that between pixels the field does what
+    no picture shows, and most of its folds are of that kind.
     """
 
     size: tuple[int, int]
@@ -70,6 +75,14 @@ class Diffeomorphism:
             raise ValueError(f"Diffeomorphism: size must be at least 2 pixels a side, got {size}.")
         object.__setattr__(self, "size", size)
         check_rules("Diffeomorphism", self.cut, self.modes, self.grid)
+        if math.floor(self.cut) > min(size):
+            # Told of as of this line, and not as of the caller's: Python then says it once for a size and a cut.
+            warnings.warn(
+                f"Diffeomorphism: cut {self.cut:g} is above the {min(size)} pixels of a side ({size[0]} × {size[1]}): "
+                "modes beyond them alias, and the pixels do not show the field between them. "
+                f"Use a cut of at most {min(size)}.",
+                stacklevel=1,
+            )
 
     @property
     def mode_mask(self) -> Tensor:
@@ -98,10 +111,30 @@ class Diffeomorphism:
 
         A generator on the CPU gives the same fields whatever the batch size (ten are five and then five more), the
         device and the dtype: normals are drawn in float32, sample by sample. ``device`` is the generator's by default.
+
+        Warns, with the share that folds, where most fields at (the largest) ``temperature`` are no diffeomorphisms; not
+        at temperature 1, the unit of fields that are to be scaled (``field * factor``). The first such call at a
+        cut-off takes about a second, for :func:`half_temperature`.
         """
         if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 0:
             raise ValueError(f"Diffeomorphism.sample: count must be an integer of at least 0, got {count!r}.")
-        self._temperature("sample", temperature, count)
+        heat = self._temperature("sample", temperature, count)
+        if count and heat.numel():
+            from lisse.maths.diffeomorphism.phase import warn_if_folding
+
+            largest = float(heat.max())
+            if largest != 1:
+                warn_if_folding("Diffeomorphism.sample", self, largest)
+        return self._drawn(count, temperature, generator, dtype, device)
+
+    def _drawn(
+        self,
+        count: int,
+        temperature: float | Tensor,
+        generator: torch.Generator | None,
+        dtype: torch.dtype,
+        device: torch.device | str | None,
+    ) -> Field:
         drawn = normals(count, 2 * self.mode_count, generator).to(device=device, dtype=dtype)
         return self.whitened_field(drawn.reshape(count, 2, self.mode_count), temperature)
 
@@ -170,13 +203,14 @@ class Diffeomorphism:
                 raise ValueError(
                     f"Diffeomorphism.sample_bijective: {name} must be an integer of at least 1, got {given!r}."
                 )
+        self._temperature("sample_bijective", temperature, 1)
         source = torch.default_generator if generator is None else generator
         found: list[Field] = []
         tried, have = 0, 0
         while have < count:
             block = min(max(16, 2 * (count - have)), 1024)
             before = source.get_state()
-            proposed = self.sample(block, temperature, generator=source, dtype=dtype, device=device)
+            proposed = self._drawn(block, temperature, source, dtype, device)
             good = proposed.bijective().nonzero()[:, 0]
             if len(good) >= count - have:
                 good = good[: count - have]
@@ -207,14 +241,16 @@ class Diffeomorphism:
 
     def temperature(self, delta: float | Tensor, *, at: Place = "centre", asymptotic: bool = False) -> float | Tensor:
         """The temperature at which the RMS displacement is ``delta`` pixels: the inverse of :meth:`delta`."""
-        value = torch.as_tensor(delta, dtype=None if isinstance(delta, Tensor) else torch.float64)
-        if not bool((torch.isfinite(value) & (value >= 0)).all()):
-            raise ValueError(f"Diffeomorphism.temperature: delta must be finite and at least 0, got {delta}.")
+        value = _at_least_0("temperature", "delta", delta)
         found = value**2 / self._square_per_temperature(at, asymptotic, "temperature")
         return found if isinstance(delta, Tensor) or found.ndim else float(found)
 
     def rms_displacement(self, temperature: float) -> Tensor:
-        """The exact RMS displacement of every pixel, in pixels, float64 ``[h, w]``; zero on the frame."""
+        """The exact RMS displacement of every pixel, in pixels, float64 ``[h, w]``.
+
+        Zero at the outermost pixels of a ``linspace`` grid, which lie on the frame; those of ``cell`` lie half a pixel
+        inside of it and move a little.
+        """
         mean = float(self._temperature("rms_displacement", temperature)) * self._mean_square()
         return ((self.size[0] ** 2 + self.size[1] ** 2) * mean).sqrt()
 
@@ -262,12 +298,26 @@ class Diffeomorphism:
         return scale * float((1 / squares[odd]).sum())
 
     def _temperature(self, where: str, temperature: float | Tensor, count: int | None = None) -> Tensor:
-        value = torch.as_tensor(temperature, dtype=None if isinstance(temperature, Tensor) else torch.float64)
-        if not bool((torch.isfinite(value) & (value >= 0)).all()):
-            raise ValueError(f"Diffeomorphism.{where}: temperature must be finite and at least 0, got {temperature}.")
+        value = _at_least_0(where, "temperature", temperature)
         if count is not None and value.ndim and value.shape != (count,):
             raise ValueError(
                 f"Diffeomorphism.{where}: temperature must be a number or one per field [{count}], "
                 f"got shape {list(value.shape)}."
             )
         return value
+
+
+def _at_least_0(where: str, name: str, given: float | Tensor) -> Tensor:
+    """A number or several as a tensor, float64 unless they are one already."""
+    try:
+        if isinstance(given, bool):
+            raise TypeError
+        value = torch.as_tensor(given, dtype=None if isinstance(given, Tensor) else torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"Diffeomorphism.{where}: {name} must be a number or several, got {given!r}.") from error
+    good = torch.isfinite(value) & (value >= 0)
+    if not bool(good.all()):
+        raise ValueError(
+            f"Diffeomorphism.{where}: {name} must be finite and at least 0, got {value[~good].flatten()[0]:g}."
+        )
+    return value

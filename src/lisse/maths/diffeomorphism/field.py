@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -112,6 +113,8 @@ class Field:
 
         Index ``[n, a, b, row, column]``: the derivative of :math:`\tau_a` along b, both in the order u, v.
         """
+        if isinstance(points, bool) or not isinstance(points, numbers.Integral) or points < 1:
+            raise ValueError(f"Field.gradient: points must be an integer of at least 1, got {points!r}.")
         s = coordinates(points, "cell").to(self.cu)
         return _gradient_on_grid(self.cu, self.cv, s, s)
 
@@ -122,10 +125,11 @@ class Field:
     def min_determinant(self, *, points: int | None = None) -> Tensor:
         r"""The least :math:`\det(I - \nabla\tau)` of each field ``[count]``, over the whole unit square.
 
-        The least value on a grid that includes the frame (20c + 1 points a side, at least 65; or ``points``), followed
-        from there to the local minimum with exact derivatives. Positive everywhere and :math:`\tau = 0` on the frame
-        make :math:`s \mapsto s - \tau(s)` a diffeomorphism of the square; see :meth:`bijective`. Nothing here depends
-        on the image's size.
+        The least value on a grid that includes the frame (20c + 1 points a side, at least 65, for c > 50 no more than
+        1001 and 10c + 1; or ``points``), followed from there to the local minimum with exact derivatives. Positive
+        everywhere and :math:`\tau = 0` on the frame make :math:`s \mapsto s - \tau(s)` a diffeomorphism of the square;
+        see :meth:`bijective`. Nothing here depends on the image's size. Cost: O(c points²) a field, c³ by default, in
+        bounded memory.
         """
         return -self._peak(lambda gradient: -_determinant(gradient), points)
 
@@ -139,10 +143,11 @@ class Field:
         :math:`\lambda_{\max}` is the largest positive real eigenvalue of :math:`\nabla\tau` over the square:
         :math:`\det(I - a \nabla\tau)` first vanishes at :math:`a = 1/\lambda_{\max}`. A field drawn at temperature T
         has the critical temperature :math:`T^* = T / \lambda_{\max}^2`: the same coefficients fold above it. Infinite
-        for a field without such an eigenvalue (the zero field). Points as in :meth:`min_determinant`.
+        for a field without such an eigenvalue (the zero field), NaN for one that is not finite. Points
+        as in :meth:`min_determinant`.
         """
         largest = self._peak(_largest_real_eigenvalue, points)
-        return torch.where(largest > 0, 1 / largest, torch.inf)
+        return torch.where(largest <= 0, torch.inf, 1 / largest)
 
     def inverse(self, *, tol: float = 1e-4, max_iter: int = 200) -> Inverse:
         r"""The inverse fields: :math:`\tau'(s) = -\tau(s - \tau'(s))`, by fixed point from :math:`-\tau(s)` on.
@@ -152,12 +157,14 @@ class Field:
         pixels, O(h w c²) a step and field. The fixed point contracts where :math:`\nabla\tau` stays under 1 in norm;
         a diffeomorphism may exceed that, and pixels that are not there after 20 steps take Newton steps of controlled
         length, so that the inverse of every diffeomorphism is found. Of a field that folds there is none: ``converged``
-        is false, or some pixel's solution is one of several. ``tol`` is in pixels.
+        is false, or some pixel's solution is one of several. ``tol`` is in pixels. Fields in half precision, which does
+        not resolve a ``tol`` of that size, are worked in float32, and so is the result.
         """
         if not tol > 0 or max_iter < 1:
             raise ValueError(f"Field.inverse: tol and max_iter must be positive, got {tol} and {max_iter}.")
         h, w = self.size
-        cu, cv = self.cu.detach(), self.cv.detach()
+        wide = torch.promote_types(self.cu.dtype, torch.float32)
+        cu, cv = self.cu.detach().to(wide), self.cv.detach().to(wide)
         s_u = coordinates(w, self.grid).to(cu)[None, None, :].expand(len(self), h, w).flatten(1)
         s_v = coordinates(h, self.grid).to(cu)[None, :, None].expand(len(self), h, w).flatten(1)
         # A pixel is 1/n of the side on the cell grid and 1/(n - 1) on linspace, and deform moves by n τ pixels on both:
@@ -175,7 +182,7 @@ class Field:
     def _peak(self, height: Callable[[Tensor], Tensor], points: int | None) -> Tensor:
         """The largest value of a function of the gradient ``[…, 2, 2, rows, columns]`` over the closed square."""
         side = self.cu.shape[-1]
-        points = max(65, 20 * side + 1) if points is None else points
+        points = max(65, min(20 * side, max(1000, 10 * side)) + 1) if points is None else points
         if points < 2:
             raise ValueError(
                 f"Field: points must be at least 2, got {points}. 10 c is the least that resolves a field."
@@ -185,7 +192,14 @@ class Field:
         with torch.no_grad():
             for some in _chunks(len(self), 6 * points**2):
                 cu, cv = self.cu[some], self.cv[some]
-                best, place = height(_gradient_on_grid(cu, cv, s, s)).flatten(1).max(1)
+                # A fine grid goes row by row, in strips of at least as many as there are modes: fewer cost more.
+                strip = max(_BUDGET // (6 * points), min(side, 1024))
+                found = [
+                    height(_gradient_on_grid(cu, cv, s, s[top : top + strip])).flatten(1).max(1)
+                    for top in range(0, points, strip)
+                ]
+                best, first = torch.stack([one.values for one in found]).max(0)
+                place = torch.stack([one.indices for one in found]).gather(0, first[None])[0] + first * strip * points
                 peaks.append(_climbed(cu, cv, height, best, s[place % points], s[place // points], 1 / (points - 1)))
         return torch.cat(peaks)
 
@@ -232,4 +246,4 @@ def _largest_real_eigenvalue(gradient: Tensor) -> Tensor:
     """The larger eigenvalue of each 2 × 2 matrix where they are real, 0 where they are a complex pair."""
     uu, uv, vu, vv = (gradient[:, a, b] for a in (0, 1) for b in (0, 1))
     inside = ((uu - vv) / 2) ** 2 + uv * vu
-    return torch.where(inside >= 0, (uu + vv) / 2 + inside.clamp_min(0).sqrt(), 0.0)
+    return torch.where(inside < 0, 0.0, (uu + vv) / 2 + inside.clamp_min(0).sqrt())  # NaN stays NaN

@@ -14,16 +14,20 @@ ModeRule = Literal["paper", "code"]
 GridRule = Literal["cell", "linspace"]
 #: torch.randn on the CPU works in blocks of this many: rows that are multiples of it can be drawn in any batches.
 BLOCK = 16
+#: The largest cut-off: a field then has 16 million coefficients.
+LARGEST_CUT = 4096
 
 
 def check_rules(where: str, cut: float, modes: str, grid: str = "cell") -> None:
-    """Refuse a cut-off without modes and unknown rules."""
+    """Refuse a cut-off without modes or with more than memory holds, and unknown rules."""
     if modes not in get_args(ModeRule):
         raise ValueError(f"{where}: modes must be one of {', '.join(get_args(ModeRule))}, got {modes!r}.")
     if grid not in get_args(GridRule):
         raise ValueError(f"{where}: grid must be one of {', '.join(get_args(GridRule))}, got {grid!r}.")
     if isinstance(cut, bool) or not isinstance(cut, numbers.Real) or not math.isfinite(cut):
         raise TypeError(f"{where}: cut must be a finite number, got {cut!r}. 3 is usual.")
+    if cut > LARGEST_CUT:
+        raise ValueError(f"{where}: cut must be at most {LARGEST_CUT}, got {cut}. 3 is usual.")
     if cut < 1 or not bool(mode_mask(float(cut), modes).any()):
         least = "√2" if modes == "paper" else "1"
         raise ValueError(f"{where}: cut must be at least {least} to keep a mode, got {cut}. 3 is usual.")

@@ -45,7 +45,8 @@ def deform(
 
     Bytes (uint8) give bytes, rounded to nearest with halves to even and clamped to 0…255; float16 and bfloat16 are
     worked in float32; float32 and float64 in themselves, the field too. Differentiable in images and coefficients
-    (``nearest``: in images). ``check`` refuses NaN and infinite pixels, one pass over them (on a GPU, it waits).
+    (``nearest``: in images). ``check`` refuses NaN and infinite pixels, one pass over them (on a GPU, it waits), and
+    fields that are not finite; without it these give wrong pixels, or an error of torch's.
 
     Cost: O(c) per pixel for the field and O(1) for the interpolation, in chunks, so that beside the result memory does
     not grow with n. Bilinear never writes the field to memory: on a CUDA device it is one Triton kernel, on a CPU with
@@ -60,6 +61,8 @@ def deform(
     wide = images.dtype in (torch.float32, torch.float64)
     dtype = images.dtype if wide else torch.float32
     if isinstance(field, Field):
+        if check and not (_finite(field.cu) and _finite(field.cv)):
+            raise ValueError("deform: field must be finite, got NaN or infinity among its coefficients.")
         field = field.to(images.device, dtype)
         if interpolation == "bilinear":
             for route in (fused, compiled):
@@ -86,22 +89,31 @@ def blurred(images: Tensor) -> Tensor:
     _check_images("blurred", images)
     if images.is_floating_point() and not _finite(images):
         raise ValueError("blurred: images must be finite, got NaN or infinity among them.")
+    return _blurred(images)
+
+
+def _blurred(images: Tensor) -> Tensor:
     dtype = images.dtype if images.dtype in (torch.float32, torch.float64) else torch.float32
     h, w = images.shape[-2:]
     down, across = (_gaussian_matrix(n, dtype, images.device) for n in (h, w))
     return _back(down @ images.to(dtype) @ across.T, images.dtype)
 
 
-def undeformed(images: Tensor, *, interpolation: Interpolation = "bilinear") -> Tensor:
+def undeformed(images: Tensor, *, interpolation: Interpolation = "bilinear", check: bool = True) -> Tensor:
     """What :func:`deform` makes of images at temperature 0: the images, or blurred ones for ``gaussian``.
 
-    The reference x of R_f: in its numerator, in the radius ‖τx - x‖ and in its denominator.
+    The reference x of R_f: in its numerator, in the radius ‖τx - x‖ and in its denominator. ``check`` as in
+    :func:`deform`.
     """
+    images = torch.as_tensor(images)
     if interpolation not in INTERPOLATIONS:
         raise ValueError(
             f"undeformed: interpolation must be one of {', '.join(INTERPOLATIONS)}, got {interpolation!r}."
         )
-    return blurred(images) if interpolation == "gaussian" else torch.as_tensor(images)
+    _check_images("undeformed", images)
+    if check and images.is_floating_point() and not _finite(images):
+        raise ValueError("undeformed: images must be finite, got NaN or infinity among them.")
+    return _blurred(images) if interpolation == "gaussian" else images
 
 
 def _check_images(where: str, images: Tensor) -> None:
