@@ -53,15 +53,15 @@ def squared_distances(a: Tensor, b: Tensor, *, rows: Tensor | None = None) -> Te
     if rows is not None and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(b):
         raise ValueError(f"squared_distances: rows must lie in 0 … {len(b) - 1}, got {rows.min()} … {rows.max()}.")
     a, b = a.flatten(1), b.flatten(1)
-    wide = torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32
-    n, d = a.shape
-    found = torch.empty(n, dtype=wide, device=a.device)
     graph = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    if not graph and stability_loops.fits(a, b):
+        return stability_loops.squared_distances(a, b, rows)
+    wide = torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32
     if a.device.type != "cpu" or graph:
         other = b if rows is None else b[rows.to(b.device)]
         return torch.linalg.vector_norm(a.to(wide) - other.to(wide), dim=1).square()
-    if stability_loops.fits(a, b):
-        return stability_loops.squared_distances(a, b, rows)
+    n, d = a.shape
+    found = torch.empty(n, dtype=wide)
     at_once = max(1, min(n, 2**18 // max(1, d)))
     buffer = torch.empty(at_once, d, dtype=wide)
     for start in range(0, n, at_once):

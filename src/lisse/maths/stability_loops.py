@@ -6,7 +6,7 @@ Needs numba (``lisse[fast]``); without it the same numbers come from PyTorch's o
 from __future__ import annotations
 
 import itertools
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,16 +36,24 @@ def squared_distances(a: Tensor, b: Tensor, rows: Tensor | None) -> Tensor:
     """``|a_i - b_i|²`` (with ``rows``: ``b_{rows_i}``) of ``[n, d]``, float32 ``[n]``."""
     found = np.empty(len(a), np.float32)
     here, there = a.detach().numpy(), b.detach().numpy()
-    where = np.arange(len(a)) if rows is None else rows.cpu().numpy().astype(np.int64, copy=False)
+    where = _in_order(len(a)) if rows is None else rows.cpu().numpy().astype(np.int64, copy=False)
     loop = _loops()[0]
     threads = min(torch.get_num_threads(), len(a), a.numel() // ALONE + 1)
+    if threads == 1:
+        loop(here, there, where, found)
+        return torch.from_numpy(found)
     cuts = [len(a) * k // threads for k in range(threads + 1)]
     parts = [(here[i:j], there, where[i:j], found[i:j]) for i, j in itertools.pairwise(cuts)]
-    others = [workers(threads - 1).submit(loop, *part) for part in parts[1:]] if threads > 1 else []
+    others = [workers(threads - 1).submit(loop, *part) for part in parts[1:]]
     loop(*parts[0])
     for other in others:
         other.result()
     return torch.from_numpy(found)
+
+
+@lru_cache(maxsize=4)
+def _in_order(n: int) -> Any:
+    return np.arange(n)
 
 
 def middle_ranks(by_sample: Tensor, owner: Tensor, drawn: Tensor) -> Tensor:
