@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from lisse.maths.workers import workers
+from lisse.maths.workers import in_turn, workers
 
 
 def test_the_threads_are_kept():
@@ -26,3 +26,35 @@ def test_a_forked_process_starts_its_own():
         found = workers(2).submit(abs, -3)
         os._exit(0 if found.exception(timeout=20) is None and found.result() == 3 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_every_item_is_taken_once_whoever_takes_it(threads):
+    taken = []
+    in_turn(taken.append, range(200), threads)
+    assert sorted(taken) == list(range(200))
+
+
+def test_a_thread_that_is_held_up_leaves_the_rest_to_the_others():
+    """In equal shares this thread would wait for ever: the other one is held until all else is done."""
+    here, taken, free = threading.current_thread(), [], threading.Event()
+
+    def function(item):
+        if threading.current_thread() is not here:
+            assert free.wait(20)
+        taken.append(item)
+        if len(taken) >= 9:
+            free.set()
+
+    in_turn(function, range(10), 2)
+    assert sorted(taken) == list(range(10))
+
+
+@pytest.mark.parametrize("bad", [0, 7])
+def test_what_goes_wrong_in_any_thread_is_told(bad):
+    def function(item):
+        if item == bad:
+            raise ValueError(f"item {item}")
+
+    with pytest.raises(ValueError, match=f"item {bad}"):
+        in_turn(function, range(8), 3)
