@@ -5,7 +5,7 @@ loop over images. With ``--peer FOLDER`` its own checkout is run; without, the l
 n²-sized sums over modes by einsum, four gathers for bilinear, the full O(n⁴) sum for Gaussian. "Plain batched" is what
 one would write first: separable fields for the whole batch by einsum, then grid_sample. On several threads that has an
 advantage: it runs on PyTorch's own, which spin for some milliseconds after every operation and leave no core to the
-compiled loop's; where a batch takes as little as that, the loop is alone.
+compiled loop's; where a batch takes as little as that, the loop is alone. (OMP_WAIT_POLICY=PASSIVE ends the spinning.)
 """
 
 from __future__ import annotations

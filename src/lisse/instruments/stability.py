@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lisse.data import Batch
 from lisse.instruments.stability_rows import Found, setting_rows, stability_rows
-from lisse.instruments.stability_views import Drawn, Setting, Views, partners
+from lisse.instruments.stability_views import Drawn, Setting, Views, keep_memory, partners
 from lisse.maths.diffeomorphism import INTERPOLATIONS, Diffeomorphism
 from lisse.maths.diffeomorphism.modes import GridRule, ModeRule, check_rules
 from lisse.maths.diffeomorphism.warp import Interpolation
@@ -195,7 +195,7 @@ class Stability(Instrument):
         views = Views(run, self.interpolation, self.bijective)
         drawn = self._drawn(run, views, settings, n)
         chosen = self._references(run, taps, n)
-        _keep_memory()
+        keep_memory()
         with warnings.catch_warnings():
             # Noise on the sphere leaves [0, 1] a little, and is meant to.
             warnings.filterwarnings("ignore", "Normalised: images must lie in", UserWarning)
@@ -374,16 +374,6 @@ class Stability(Instrument):
                 kept[f"{kind}/{place}"] = torch.stack(by_setting, 1)
             kept[f"apart/{place}"] = torch.cat(apart[layer])
         return kept
-
-
-def _keep_memory() -> None:
-    """Let glibc keep the memory of one forward for the next.
-
-    It gives free memory back to the system beyond a threshold that follows the largest block freed so far, up to 32
-    MiB; a forward then touches fresh pages every time, which costs a ResNet-56 15 % of its time. Such a block, never
-    written to, is freed here. Elsewhere this does nothing.
-    """
-    torch.empty((32 << 20) - (1 << 16), dtype=torch.uint8)
 
 
 def _clean(views: Views, batch: Batch) -> Tensor:

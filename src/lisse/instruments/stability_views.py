@@ -176,3 +176,13 @@ def partners(chosen: Tensor, start: int, count: int) -> Tensor:
     samples = torch.arange(start, start + count)
     rows = samples % len(chosen)
     return torch.where(chosen[rows] == samples, (rows + 1) % len(chosen), rows)
+
+
+def keep_memory() -> None:
+    """Let glibc keep the memory of one forward for the next.
+
+    It gives free memory back to the system beyond a threshold that follows the largest block freed so far, up to 32
+    MiB; a forward then touches fresh pages every time, which costs a ResNet-56 15 % of its time. Such a block, never
+    written to, is freed here. Elsewhere this does nothing.
+    """
+    torch.empty((32 << 20) - (1 << 16), dtype=torch.uint8)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lisse.maths.workers import workers
+from lisse.maths.workers import in_turn
 
 #: Differences that are summed in float32, side by side in the processor's lanes, before they go to float64.
 CHUNK = 4096
@@ -44,10 +44,7 @@ def squared_distances(a: Tensor, b: Tensor, rows: Tensor | None) -> Tensor:
         return torch.from_numpy(found)
     cuts = [len(a) * k // threads for k in range(threads + 1)]
     parts = [(here[i:j], there, where[i:j], found[i:j]) for i, j in itertools.pairwise(cuts)]
-    others = [workers(threads - 1).submit(loop, *part) for part in parts[1:]]
-    loop(*parts[0])
-    for other in others:
-        other.result()
+    in_turn(lambda part: loop(*part), parts, threads)
     return torch.from_numpy(found)
 
 

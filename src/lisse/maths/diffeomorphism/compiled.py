@@ -64,7 +64,7 @@ def _deformed(images: Tensor, field: Field, kernel: Callable[..., None], more: t
         own = slice(first, min(first + block, n)) if len(field) > 1 else slice(0, 1)
         both = torch.stack([field.cu[own].detach() * w, field.cv[own].detach() * h], 1).float()
         with torch.autocast("cpu", enabled=False):
-            product = both.transpose(2, 3).reshape(-1, side) @ across.T  # one, not one a field: a fifth of the time
+            product = both.transpose(2, 3).reshape(-1, side) @ across.T  # one, not one a field
         along = product.reshape(-1, 2, side, w).numpy()  # [count, 2, j, w]
 
         def work(start: int, first: int = first, along: np.ndarray = along, block: int = block) -> None:
