@@ -6,7 +6,7 @@
 #
 #   make test ARGS="-k taps -x"          more arguments for pytest (or for the command, or the benchmark)
 #   make test WORKERS=8                  more processes
-#   make test-gpu ENV= PY=python3        in an environment of your own, which has lisse and pytest already
+#   make test-gpu ENV= PY=python3        in an environment of your own, which has lisse (and experiments/) and pytest already
 
 PYTHON  ?= python3
 VENV    := .venv
@@ -30,7 +30,8 @@ help: ## This list
 
 # --- environments ---------------------------------------------------------------------------------------------------
 
-# $(call environment,FOLDER,FILE WITH CONSTRAINTS,EXTRAS): a virtual environment with lisse in it, editable.
+# $(call environment,FOLDER,FILE WITH CONSTRAINTS,EXTRAS): a virtual environment with lisse and its
+# experiments in it, editable.
 # The build back end comes first and isolation is off, so that constraints hold for it too.
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lisse needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12 …")'
@@ -38,26 +39,26 @@ define environment
 	@echo "Installing lisse into $(1) (once; some minutes, most of them torch)"
 	@$(PYTHON) -m venv $(1)
 	@$(1)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(2) hatchling editables
-	@$(1)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --constraint $(2) --editable '.[$(3)]'
+	@$(1)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --constraint $(2) --editable '.[$(3)]' --editable ./experiments
 endef
 
 .PHONY: env
 env: $(VENV)/.installed ## The environment in .venv, with every extra and the development tools
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml experiments/pyproject.toml constraints.txt
 	$(call environment,$(VENV),constraints.txt,all$(comma)dev)
 	@touch $@
 
 # --- use ------------------------------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(ENV) ## The main job on embedded data: a table, a figure, a saved profile
+demo: $(ENV) ## The main job on images drawn here: a page that compares two networks
 	@$(PY) -m lisse demo $(ARGS)
 
 # --- tests ----------------------------------------------------------------------------------------------------------
 # LISSE_DATA, where it is set, reaches every test: the folder with the real data sets.
 
-.PHONY: test test-slow test-gpu test-browser test-large
+.PHONY: test test-slow test-gpu test-browser test-large campaign
 test: $(ENV) ## The default suite: within 8 minutes on 2 cores
 	$(PYTEST) -n $(WORKERS) $(ARGS)
 
@@ -69,6 +70,9 @@ test-gpu: $(ENV) ## Tests that need a CUDA device
 
 test-browser: $(ENV) chromium ## Tests that open a report in Chromium
 	$(PYTEST) -m browser $(ARGS)
+
+campaign: $(ENV) ## Kills, damaged files, full disks against lisse: MINUTES=30, SEED=0
+	$(PY) tools/campaign.py --minutes $(or $(MINUTES),30) --seed $(or $(SEED),0) $(ARGS)
 
 # Debian's own package; elsewhere, whatever Chromium or Chrome is on the PATH.
 .PHONY: chromium
@@ -90,7 +94,7 @@ VISION  := .venv-vision
 test-minimum: $(MINIMUM)/.installed ## The default suite with the oldest versions pyproject.toml allows (but torch)
 	$(MINIMUM)/bin/python -m pytest -n $(WORKERS) $(ARGS)
 
-$(MINIMUM)/.installed: pyproject.toml constraints.txt tools/minimum.py
+$(MINIMUM)/.installed: pyproject.toml experiments/pyproject.toml constraints.txt tools/minimum.py
 	@mkdir -p $(MINIMUM)
 	@$(PYTHON) tools/minimum.py > $(MINIMUM)/pins.txt
 	$(call environment,$(MINIMUM),$(MINIMUM)/pins.txt,all$(comma)dev)
@@ -100,7 +104,7 @@ $(MINIMUM)/.installed: pyproject.toml constraints.txt tools/minimum.py
 test-vision: $(VISION)/.installed ## timm and torchvision models, in an environment of their own
 	$(VISION)/bin/python -m pytest tests/integration $(ARGS)
 
-$(VISION)/.installed: pyproject.toml constraints.txt
+$(VISION)/.installed: pyproject.toml experiments/pyproject.toml constraints.txt
 	$(call environment,$(VISION),constraints.txt,dev$(comma)timm$(comma)torchvision)
 	@touch $@
 
@@ -128,12 +132,13 @@ check: lint types docs test ## lint, types, docs and test
 .PHONY: bench wheel clean
 bench: $(ENV) ## Every benchmark; ARGS=--write keeps the figures in benchmarks/results
 	@for file in benchmarks/*.py; do \
-	  [ "$$file" = benchmarks/timing.py ] || { echo "== $$file"; $(PY) "$$file" $(ARGS) || exit 1; }; \
+	  case "$$file" in benchmarks/timing.py|benchmarks/verdict_*) continue;; esac; { echo "== $$file"; $(PY) "$$file" $(ARGS) || exit 1; }; \
 	done
 
-wheel: $(ENV) ## The wheel in dist/
+wheel: $(ENV) ## Both wheels in dist/: lisse, and its experiments
 	$(PY) -m build --wheel --no-isolation
+	$(PY) -m build --wheel --no-isolation --outdir dist experiments
 
 clean: ## Remove what was built and cached; the environments (.venv…) stay
 	rm -rf build dist site lisse-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis
-	find src tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src experiments tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

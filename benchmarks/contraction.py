@@ -16,7 +16,9 @@ import torch
 from timing import Timing, arguments, clock, publish, race, spent_in, table
 
 from lisse.data import Dataset
-from lisse.instruments import Contraction, contraction, contraction_local, contraction_pairs
+from lisse.instruments import Contraction, contraction
+from lisse.instruments.contraction import local
+from lisse.instruments.contraction import pairs as pairs_module
 from lisse.networks.zoo.text import bert
 from lisse.run import Run
 
@@ -46,17 +48,17 @@ def bare(run: Run) -> None:
 def where_time_goes(run: Run, options: Contraction) -> str:
     """Seconds of one measurement, by part."""
     places: list[tuple[Any, str]] = [
-        (contraction_pairs, "wasserstein_batch"),
-        (contraction_pairs, "tokens_of"),
+        (pairs_module, "wasserstein_batch"),
+        (pairs_module, "tokens_of"),
         (contraction, "weight_bounds"),
         (contraction, "forms_of"),
         (contraction, "picture"),
-        (contraction, "attention_sites"),
-        (contraction_local, "jacobian_norm"),
-        (contraction_local, "head_terms"),
-        (contraction_local, "_sum"),
+        (contraction, "attention_of"),
+        (local, "jacobian_norm"),
+        (local, "head_terms"),
+        (local, "log10_sum"),
+        (local.LocalConstants, "block"),
     ]
-    places.append((contraction_local.Points, "block"))
     whole, spent = spent_in(places, lambda: options.part(run))
     return "\n".join(f"- {name}: {clock(seconds)}" for name, seconds in {"all of it": whole, **spent}.items())
 

@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def _way(images: torch.Tensor, field) -> str:
-    return "fused kernel" if fused.fits(images, field) else "grid_sample in chunks"
+    return "fused kernel" if fused.kernel_deformed(images, field) is not None else "grid_sample in chunks"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import torch
 from timing import arguments, clock, publish, race, spent_in, table
 
 import lisse
-from lisse.instruments import Propagation, propagation, propagation_reading
+from lisse.instruments import Propagation, propagation
+from lisse.instruments.propagation import reading
 from lisse.networks import zoo
 from lisse.networks.zoo.vit import SplitHeadAttention
 from lisse.run import Run
@@ -44,9 +45,9 @@ def bare(model: torch.nn.Module, images: torch.Tensor, batch: int) -> list[torch
 
 def where_time_goes(run: Run, options: Propagation) -> str:
     """Seconds of one measurement, by part."""
-    names = ("steps", "heads_of", "kernel", "added_rank", "distances", "row_sum_error", "_factor", "_flat")
-    places: list[tuple[Any, str]] = [(propagation_reading, name) for name in names]
-    places += [(propagation, "stages_of"), (propagation, "bootstrap"), (propagation_reading.Rings, "of")]
+    names = ("steps", "heads_of", "kernel", "added_rank", "distances", "row_sum_error", "_factor")
+    places: list[tuple[Any, str]] = [(reading, name) for name in names]
+    places += [(propagation, "stages_of"), (propagation, "bootstrap"), (reading.Rings, "of")]
     whole, spent = spent_in(places, lambda: options.part(run))
     parts = ", ".join(f"{name} {clock(seconds)}" for name, seconds in spent.items())
     return f"One measurement of {clock(whole)}: {parts}; nearly all of the rest is the forward."

@@ -17,7 +17,8 @@ import torch
 from timing import Timing, arguments, clock, publish, race, spent_in, table
 
 import lisse
-from lisse.instruments import Stability, stability, stability_rows, stability_views
+from lisse.instruments import Stability, stability
+from lisse.instruments.stability import answers, rows, views
 from lisse.networks import zoo
 from lisse.run import Run
 
@@ -45,12 +46,12 @@ def bare(model: torch.nn.Module, inputs: list[torch.Tensor]) -> None:
 def where_time_goes(run: Run, options: Stability) -> str:
     """Seconds of one measurement, by part."""
     places: list[tuple[Any, str]] = [
-        (stability, "squared_distances"),
-        (stability_views, "deform"),
-        (stability_views, "bijective"),
+        (answers, "squared_distances"),
+        (views, "deform"),
+        (views, "bijective"),
         (stability, "stability_rows"),
-        (stability, "_activations"),
-        (stability_rows, "resampled_centre"),
+        (answers.ViewPass, "_reference_pass"),
+        (rows, "resampled_centre"),
     ]
     whole, spent = spent_in(places, lambda: options.part(run))
     parts = ", ".join(f"{name} {clock(seconds)}" for name, seconds in spent.items())

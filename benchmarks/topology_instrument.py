@@ -28,7 +28,7 @@ from lisse.networks import zoo
 from lisse.run import Run
 
 BAR = 4.0
-OPTIONS = Topology(samples=500, quick=True)
+OPTIONS = Topology(samples=500, clouds=1)
 
 
 def network(name: str, weights: str | None) -> torch.nn.Module:

@@ -14,8 +14,9 @@ import torch
 from scipy.spatial.distance import cdist
 from timing import arguments, clock, publish, race, table
 
+from lisse.maths.machine_code import loops
 from lisse.maths.transport import wasserstein_batch
-from lisse.maths.transport.compiled import ground_distances, kernels
+from lisse.maths.transport.solvers import LOOPS, ground_distances
 
 LIMITS = {(32, 32): 5.0, (24, 32): 2.0}
 
@@ -56,7 +57,7 @@ def main() -> int:
             f"\n{ratio:.2f}× faster, limit {limit}×; largest difference {apart:.1e}. The costs are {work / 1e6:.0f} "
             f"million absolute differences: at 8 a cycle of 3 GHz in {options.threads} threads they take "
             f"{clock(work / 8 / 3e9 / options.threads)}. Compiled kernels: "
-            f"{'yes' if kernels() else 'no (numba is missing)'}.\n"
+            f"{'yes' if loops(LOOPS) else 'no (numba is missing)'}.\n"
         )
         if ratio < limit:
             under.append(f"{n} against {m}: {ratio:.2f} < {limit}")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from lisse.models import PUBLISHED, ModelCard, Normalised, load_model, save_checkpoint
+from lisse.models import _TRAINED_ON_IMAGENET, ModelCard, Normalised, load_model, save_checkpoint
 from lisse.models.declaration import STATISTICS
 from lisse.networks import zoo
 
@@ -92,7 +92,7 @@ def test_statistics_given_or_published_do_not_warn(tmp_path, monkeypatch):
     torch.save(zoo.build("lenet").state_dict(), tmp_path / "w.pt")
     load_model(f"zoo:lenet?weights={tmp_path}/w.pt&mean=cifar10")
     torch.save({"state_dict": zoo.build("resnet20").state_dict()}, tmp_path / "r.th")
-    monkeypatch.setitem(PUBLISHED, hashlib.sha256((tmp_path / "r.th").read_bytes()).hexdigest(), "resnet20")
+    monkeypatch.setitem(_TRAINED_ON_IMAGENET, hashlib.sha256((tmp_path / "r.th").read_bytes()).hexdigest(), "resnet20")
     assert load_model(f"zoo:resnet20?weights={tmp_path}/r.th").lisse.mean == STATISTICS["imagenet"][0]
 
 

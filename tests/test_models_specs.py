@@ -133,6 +133,8 @@ def test_bad_specs_are_explained(spec, error, match):
         ("{}/nowhere", "Did you mean hf:{}/nowhere?"),
         ("someone/bert", "Did you mean hf:someone/bert?"),
         ("bert", "Did you mean zoo:bert?"),
+        ("bert-base-uncased", "Did you mean hf:bert-base-uncased?"),
+        ("restnet20?classes=3", "Did you mean zoo:resnet20?classes=3?"),
         ("", "See docs/models.md."),
     ],
 )

@@ -247,7 +247,7 @@ def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path, monkeypatch):
             file.write(b"half of it")
         raise OSError("disk full")
 
-    monkeypatch.setattr("lisse.models.checkpoints.save_file", broken)
+    monkeypatch.setattr("safetensors.torch.save_file", broken)
     with pytest.raises(OSError, match="disk full"):
         save_checkpoint(load_model("zoo:lenet?seed=1"), path)
     assert path.read_bytes() == before

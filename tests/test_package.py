@@ -1,9 +1,11 @@
 """The package as others get it: what is in the wheel, that it installs and imports, and that imports stay light."""
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -17,17 +19,32 @@ HEAVY = ["torch", "pandas", "scipy", "sklearn", "matplotlib", "transformers", "d
 def python(*arguments: str | Path, executable: str | Path = sys.executable, cwd: Path | None = None) -> str:
     """The output of a Python process; an error shows what it printed."""
     command = [str(executable), *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    here = str(executable) == sys.executable  # another environment must not see this one's path
+    env = {name: value for name, value in os.environ.items() if here or name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
+def built(folder: Path, source: Path, kind: str = "wheel") -> Path:
+    python("-m", "build", f"--{kind}", "--no-isolation", "--outdir", folder, source)
+    (path,) = folder.iterdir()
+    return path
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    python("-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT)
-    (path,) = folder.glob("*.whl")
-    return path
+    return built(tmp_path_factory.mktemp("wheel"), ROOT)
+
+
+@pytest.fixture(scope="module")
+def experiments(tmp_path_factory) -> Path:
+    """The wheel of the experiments, made from their source distribution, which stands alone."""
+    archive = built(tmp_path_factory.mktemp("sdist"), ROOT / "experiments", "sdist")
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
+    return built(tmp_path_factory.mktemp("experiments"), next(folder.iterdir()))
 
 
 @pytest.fixture
@@ -56,6 +73,20 @@ def test_the_wheel_has_the_package_its_types_and_its_licence_and_nothing_else(wh
     assert not [name for name in names if "test" in name.lower() or name.endswith((".pyc", ".profile"))]
 
 
+def test_the_experiments_have_a_wheel_of_their_own_with_the_same_version(wheel, experiments):
+    names = zipfile.ZipFile(experiments).namelist()
+    package = {name for name in names if name.startswith("lisse_experiments/")}
+    info = {name.partition("/")[2] for name in set(names) - package}
+    assert info == {"METADATA", "WHEEL", "RECORD", "licenses/LICENSE"}
+    folder = ROOT / "experiments"
+    files = [path for path in (folder / "lisse_experiments").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert package == {path.relative_to(folder).as_posix() for path in files}
+    assert {name.rpartition("/")[2] for name in package} >= {"py.typed", "run.py", "expected.json", "tables.md"}
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if "experiments" in name]
+    assert wheel.name.split("-")[1] == experiments.name.split("-")[1]
+    assert (folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
 def test_the_wheel_installs_and_runs_where_its_requirements_are(wheel, bare, tmp_path):
     install(bare, "--no-deps", wheel)
     # The requirements of the environment that runs the tests, but not its editable lisse: a .pth file adds one folder,
@@ -71,8 +102,11 @@ def test_the_wheel_installs_and_runs_where_its_requirements_are(wheel, bare, tmp
 
 
 @pytest.mark.slow
-def test_the_wheel_brings_what_it_needs(wheel, bare, tmp_path):
-    """In an environment with nothing else and without extras, every module imports or names the extra it needs."""
+def test_the_wheel_brings_what_it_needs(wheel, experiments, bare, tmp_path):
+    """In an environment with nothing else and without extras, every module imports or names the extra it needs.
+
+    So does ``lisse reproduce``; once the experiments are there, it finds the committed numbers again.
+    """
     # Without compiling: of torch's thousands of files only those that are imported are ever read.
     install(bare, "--no-compile", "--constraint", ROOT / "constraints.txt", wheel)
     code = """
@@ -94,9 +128,20 @@ print(len(done), *refused)
     done, *refused = python("-c", code, executable=bare, cwd=tmp_path).split()
     assert int(done) > 40
     kernel = "lisse.maths.diffeomorphism.tile_kernel"  # needs Triton, which only a CUDA build of torch brings
-    loops = "lisse.maths.transport.compiled_batch"  # needs numba, from lisse[fast]
-    assert all(name.startswith(("lisse.reporting", "lisse.experiments", kernel, loops)) for name in refused), refused
+    compiled = ("transport.loops", "diffeomorphism.loops", "stability_loops")  # need numba, from lisse[fast]
+    allowed = ("lisse.reporting", kernel, *(f"lisse.maths.{name}" for name in compiled))
+    assert all(name.startswith(allowed) for name in refused), refused
     assert "Usage" in python("-m", "lisse", "--help", executable=bare, cwd=tmp_path)
+    alone = subprocess.run(
+        [bare, "-m", "lisse", "reproduce"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert alone.returncode == 1
+    assert alone.stderr.count("\n") == 1
+    assert "pip install 'lisse[experiments]'" in alone.stderr
+    install(bare, "--no-compile", "--constraint", ROOT / "constraints.txt", "--find-links", wheel.parent, experiments)
+    outcome = python("-m", "lisse", "reproduce", "topolip", "--quiet", executable=bare, cwd=tmp_path)
+    assert "As committed on" in outcome
+    assert "fig" in outcome
 
 
 # --- light imports: the cause of the times in benchmarks/imports.py --------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lisse.profile import Part, Profile, Quantity, Row, options_of
+from lisse.profile import EVERYTHING, LAYERS, Part, Profile, Quantity, Row, last_block, options_of
 
 
 def depths(count: int) -> list[float]:
@@ -59,6 +59,35 @@ def test_a_quantity_refuses_unknown_scales_and_directions() -> None:
         Quantity("a", "a", "a", scale="cubic")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^Quantity: better must be one of lower, higher, neither, got 'up'\.$"):
         Quantity("a", "a", "a", better="up")  # type: ignore[arg-type]
+
+
+def test_a_quantity_judges_only_where_it_sees_nothing_but_what_matters() -> None:
+    told: dict[str, Any] = {"headline": "R", "better": "lower", "invariant": EVERYTHING}
+    assert Quantity("a", "a", "a", **told).judges
+    for change in ({"headline": None}, {"better": "neither"}, {"invariant": LAYERS}, {"invariant": ()}):
+        assert not Quantity("a", "a", "a", **told | change).judges
+    assert Quantity("a", "a", "a", invariant=["shift"]).invariant == ("shift",)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^Quantity: invariant must be one of rotation, .*, temperature, got 'size'"):
+        Quantity("a", "a", "a", invariant=("size",))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("roles", "layer"),
+    [
+        (("input", "stem", "block", "block", "output"), 3),
+        (("stem", "block", "block"), 2),
+        (("block", "chosen"), 0),
+        (("input", "chosen", "chosen", "output"), 2),
+        (("input", "output"), None),
+        ((), None),
+    ],
+)
+def test_headlines_stand_at_the_last_block(roles: tuple[str, ...], layer: int | None) -> None:
+    name = None if layer is None else str(layer)
+    assert last_block({str(index): role for index, role in enumerate(roles)}) == name
+    layers = [{"name": str(index), "role": role, "shape": [2]} for index, role in enumerate(roles)]
+    assert Profile((), {"layers": layers}).last_block == name
+    assert Profile(()).last_block is None
 
 
 def test_a_part_refuses_rows_that_nobody_described() -> None:
@@ -210,6 +239,30 @@ def test_compare_matches_by_instrument_quantity_layer_and_coordinates() -> None:
     assert len(mine.compare(profile(line(1.0, p=1, q="x"), instrument="another"))) == 0
 
 
+def network(prefix: str, blocks: int) -> Profile:
+    names = {"stem": "stem", **{f"{prefix}{k}": "block" for k in range(blocks)}, "head": "output"}
+    rows = tuple(Row("norm", float(k), "exact", 1, layer=name) for k, name in enumerate(names))
+    layers = [{"name": name, "role": role} for name, role in names.items()]
+    quantity = Quantity("norm", "norm", "How long it is.")
+    return Profile((Part("sensitivity", rows, (quantity,)),), {"layers": layers})
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        # As many blocks: each by its place, whatever it is called.
+        (("a.", 2), ("b.", 2), {"stem": (0, 0), "a.0 / b.0": (1, 1), "a.1 / b.1": (2, 2), "head": (3, 3)}),
+        (("a.", 2), ("a.", 2), {"stem": (0, 0), "a.0": (1, 1), "a.1": (2, 2), "head": (3, 3)}),
+        # Another number: the last with the last, as on a page; a.1 of the second has lost its place to a.2.
+        (("a.", 2), ("a.", 3), {"stem": (0, 0), "a.0": (1, 1), "a.1 / a.2": (2, 3), "head": (3, 4)}),
+        (("a.", 2), ("b.", 3), {"stem": (0, 0), "a.1 / b.2": (2, 3), "head": (3, 4)}),
+    ],
+)
+def test_compare_matches_blocks_by_their_place(a, b, expected) -> None:
+    frame = network(*a).compare(network(*b))
+    assert {row.layer: (row.a, row.b) for row in frame.itertuples()} == expected
+
+
 def test_options_are_plain() -> None:
     @dataclass(frozen=True)
     class Options:
@@ -219,3 +272,17 @@ def test_options_are_plain() -> None:
 
     assert options_of(Options(where={1: {2}})) == {"p": [1.0, 2.0], "name": None, "where": {"1": [2]}}
     assert options_of(Options(where=max))["where"].startswith("<built-in")
+
+
+def test_parts_with_arrays_are_equal_number_by_number():
+    def part(*values: float) -> Part:
+        return Part("p", arrays={"a": np.array(values)})
+
+    assert part(1.0, float("nan")) == part(1.0, float("nan"))
+    assert part(1.0, 2.0) != part(1.0, 3.0)
+    assert part(1.0, 2.0) != part(1.0)
+    assert part(1.0) != Part("p", arrays={"b": np.array([1.0])})
+    assert part(1.0) != Part("p", arrays={"a": np.array([1])})
+    assert part(1.0) != Part("q", arrays={"a": np.array([1.0])})
+    assert part(1.0) != "p"
+    assert Profile((part(1.0, 2.0),)) == Profile((part(1.0, 2.0),))

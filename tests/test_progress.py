@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,17 +35,28 @@ def lines(stream: io.StringIO) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_without_a_terminal_a_task_says_its_start_now_and_then_and_its_end(clock: Clock) -> None:
+def test_without_a_terminal_there_is_a_first_line_one_now_and_then_and_a_last_one(clock: Clock) -> None:
     stream = io.StringIO()
     with Bar(stream, every=10.0) as bar:
-        for done in range(0, 101, 5):
+        for done in range(0, 101, 4):
             bar(Event("record", done, 100, "samples"))
             clock.now += 1.0
     assert lines(stream) == [
         "record: 0 of 100 samples",
-        "record: 50 of 100 samples, 5 samples/s, about 10 s left",
-        "record: 100 of 100 samples, 5 samples/s",
+        "record: 40 of 100 samples, 4 samples/s, about 15 s left",
+        "record: 80 of 100 samples, 4 samples/s, about 5 s left",
+        "record: done in 26 s",
     ]
+
+
+def test_many_tasks_share_the_line_of_a_minute(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Bar(stream) as bar:
+        for task in range(40):
+            for done in range(3):
+                bar(Event(f"task {task}", done, 2))
+                clock.now += 1.0
+    assert lines(stream) == ["task 0: 0 of 2", "task 20: 0 of 2", "40 steps of work done in 2 min"]
 
 
 def test_every_sets_how_often_a_line_comes(clock: Clock) -> None:
@@ -55,9 +67,42 @@ def test_every_sets_how_often_a_line_comes(clock: Clock) -> None:
     assert len(lines(stream)) == 5
 
 
+def test_more_than_all_is_all(clock: Clock) -> None:
+    """A pass goes on in whole batches, beyond what was asked for."""
+    stream = io.StringIO()
+    Bar(stream, every=0.0)(Event("forward", 200, 180, "samples"))
+    assert lines(stream) == ["forward: 180 of 180 samples"]
+
+
+def test_what_failed_has_no_last_line_of_success(clock: Clock) -> None:
+    stream = io.StringIO()
+
+    def failing() -> None:
+        with Bar(stream) as bar:
+            bar(Event("a", 2, 2))
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        failing()
+    assert lines(stream) == ["a: 2 of 2"]
+
+
+def test_quiet_keeps_warnings(clock: Clock) -> None:
+    stream = io.StringIO()
+    with progress.silent():
+        bar = Bar(stream, every=0.0)
+    with bar:
+        bar(Event("a", 1, 2))
+        bar(Event("a", say="a word"))
+        bar(Event("a", 2, 2))
+        bar(Event("a", say="a layer was skipped", level="warning"))
+    assert lines(stream) == ["a: a layer was skipped"]
+    assert not Bar(stream).quiet
+
+
 def test_two_tasks_have_their_own_time_and_a_finished_one_starts_again(clock: Clock) -> None:
     stream = io.StringIO()
-    bar = Bar(stream, every=10.0)
+    bar = Bar(stream, every=0.0)
     bar(Event("a", 0, 4))
     clock.now += 4.0
     bar(Event("b", 0, 2))
@@ -70,7 +115,7 @@ def test_two_tasks_have_their_own_time_and_a_finished_one_starts_again(clock: Cl
 
 def test_an_unknown_total_has_a_rate_but_no_time_left(clock: Clock) -> None:
     stream = io.StringIO()
-    bar = Bar(stream, every=1.0)
+    bar = Bar(stream, every=0.0)
     bar(Event("t", 0, None, "steps"))
     clock.now += 2.0
     bar(Event("t", 500, None, "steps"))
@@ -80,7 +125,7 @@ def test_an_unknown_total_has_a_rate_but_no_time_left(clock: Clock) -> None:
 @pytest.mark.parametrize(("left", "text"), [(45, "45 s"), (600, "10 min"), (7200, "2.0 h")])
 def test_time_left_is_said_in_a_fitting_unit(clock: Clock, left: int, text: str) -> None:
     stream = io.StringIO()
-    bar = Bar(stream, every=1.0)
+    bar = Bar(stream, every=0.0)
     bar(Event("t", 0, left + 2))
     clock.now += 2.0
     bar(Event("t", 2, left + 2))
@@ -89,7 +134,7 @@ def test_time_left_is_said_in_a_fitting_unit(clock: Clock, left: int, text: str)
 
 def test_what_was_done_before_is_no_speed(clock: Clock) -> None:
     stream = io.StringIO()
-    bar = Bar(stream, every=10.0)
+    bar = Bar(stream, every=0.0)
     for done in (9000, 9050, 10000):
         bar(Event("train", done, 10000, "images"))
         clock.now += 10.0
@@ -114,7 +159,7 @@ HOSTILE = "[red]a[/b] [link=file:///etc]x[/link] :smile:"
 @pytest.mark.parametrize("live", [False, True])
 def test_markup_in_names_is_shown_not_interpreted(live: bool) -> None:
     stream = io.StringIO()
-    with Bar(stream, live=live) as bar:
+    with Bar(stream, live=live, every=0.0) as bar:
         bar.console.width = 200
         bar(Event(HOSTILE, 1, 2))
         bar(Event(HOSTILE, say=HOSTILE))
@@ -164,7 +209,7 @@ def test_memory_is_shown_where_it_is_asked_for():
     import re
 
     stream = io.StringIO()
-    with Bar(stream, live=False, memory=True) as bar:
+    with Bar(stream, live=False, memory=True, every=0.0) as bar:
         bar(Event("work", 1, 2, "pieces"))
     assert re.fullmatch(r"work: 1 of 2 pieces, [\d.]+ [MG]iB\n", stream.getvalue())
 
@@ -177,3 +222,39 @@ def test_finished_bars_leave_the_screen_where_they_are_not_kept():
         bar(Event("work", 2, 2))
         assert [task.description for task in bar._bars.tasks] == names
         bar.close()
+
+
+def test_in_a_notebook_a_bar_is_html_that_changes_in_place_and_names_are_escaped(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """No widgets: one display that is replaced, at most a few times a second, and at the end of every task."""
+    pictures: list[str] = []
+
+    class Handle:
+        def update(self, picture: Any) -> None:
+            pictures.append(picture)
+
+    def display(picture: Any, display_id: bool) -> Handle:
+        pictures.append(picture)
+        return Handle()
+
+    ZMQInteractiveShell = type("ZMQInteractiveShell", (), {})  # what a kernel's shell is called
+    shown = SimpleNamespace(HTML=str, display=display)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=ZMQInteractiveShell, display=shown))
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    with Bar() as bar:
+        for done in range(1000):
+            bar(Event("<b>record</b>", done, 999, "samples"))
+        bar(Event("next", 1, 2))
+    assert len(pictures) == 3  # the first, the end of a task, the last
+    record, following = pictures[-1].split("<br>")
+    assert record == '<progress value="999" max="999"></progress> &lt;b&gt;record&lt;/b&gt;: 999 of 999 samples'
+    assert following == '<progress value="1" max="2"></progress> next: 1 of 2'
+    assert Bar(io.StringIO()).notebook is None
+
+
+def test_no_more_is_done_than_there_is():
+    out = io.StringIO()
+    bar = Bar(out)
+    bar(Event("reads", 364, 360, "samples"))
+    assert "360 of 360 samples" in out.getvalue()

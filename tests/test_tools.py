@@ -1,6 +1,9 @@
 """The scripts in tools/: what the docs are made with, and the pins of `make test-minimum`."""
 
 import importlib.util
+import itertools
+import re
+import tomllib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -109,3 +112,20 @@ timm = ["left-out>=1"]
     ]
     with pytest.raises(ValueError, match="must read name>=version, got 'numpy'"):
         minimum.pins(pyproject.replace("numpy>=2.0", "numpy"), "torch==2.13.0")
+
+
+def test_every_requirement_has_its_licence_in_the_list() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    names = {match[1] for match in map(re.compile(r"([\w.-]+)>=").match, requirements) if match}
+    listed = dict(re.findall(r"^\| (\S+) \| \S+ \| (.+) \|$", (ROOT / "LICENSES.md").read_text(), re.MULTILINE))
+    assert names == listed.keys() - {"---", "library"}
+    assert all(listed.values())
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_memory_is_measured_against_what_is_announced() -> None:
+    memory = tool("memory")
+    numbers = memory.measured(0)
+    assert numbers["announced"] > 10
+    assert numbers["rise"] <= 1.1 * (numbers["budget"] + numbers["announced"] + numbers["batch"])

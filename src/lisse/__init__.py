@@ -15,16 +15,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from lisse.moved import forward
+
 __version__ = "0.1.0"
+
+forward()
 
 if TYPE_CHECKING:
     from lisse import instruments, maths, networks, taps
     from lisse.data import Dataset, as_dataset, load_data
     from lisse.models import load_model
-    from lisse.profile import Part, Profile, Quantity, Row
+    from lisse.profile import Chart, Headline, Line, Panel, Part, Profile, Quantity, Row
     from lisse.recording import Recording, record
     from lisse.reporting.page import report
-    from lisse.run import Instrument, Run, Watch, load_profiles, measure
+    from lisse.reporting.page.verdict import verdict
+    from lisse.run import Instrument, Run, Watch, load_profiles, measure, option
+    from lisse.surveying import survey
     from lisse.taps import Tap
     from lisse.training import Recipe, Training, train
 
@@ -33,6 +39,10 @@ _WHERE = {
     "as_dataset": "lisse.data",
     "load_data": "lisse.data",
     "load_model": "lisse.models",
+    "Chart": "lisse.profile",
+    "Headline": "lisse.profile",
+    "Line": "lisse.profile",
+    "Panel": "lisse.profile",
     "Part": "lisse.profile",
     "Profile": "lisse.profile",
     "Quantity": "lisse.profile",
@@ -45,10 +55,13 @@ _WHERE = {
     "Watch": "lisse.run",
     "load_profiles": "lisse.run",
     "measure": "lisse.run",
+    "option": "lisse.run",
+    "survey": "lisse.surveying",
     "Tap": "lisse.taps",
     "Recipe": "lisse.training",
     "Training": "lisse.training",
     "train": "lisse.training",
+    "verdict": "lisse.reporting.page.verdict",
 }
 _PACKAGES = (
     "instruments",
@@ -65,8 +78,12 @@ _PACKAGES = (
 )
 
 __all__ = [
+    "Chart",
     "Dataset",
+    "Headline",
     "Instrument",
+    "Line",
+    "Panel",
     "Part",
     "Profile",
     "Quantity",
@@ -85,10 +102,13 @@ __all__ = [
     "maths",
     "measure",
     "networks",
+    "option",
     "record",
     "report",
+    "survey",
     "taps",
     "train",
+    "verdict",
 ]
 
 
@@ -97,10 +117,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_WHERE[name]), name)
         globals()[name] = value
         return value
-    if name in (*_PACKAGES, "reporting"):
+    if name in (*_PACKAGES, "reporting", "surveying"):
         return importlib.import_module(f"lisse.{name}")
     raise AttributeError(f"module 'lisse' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE, *_PACKAGES, "reporting"})
+    return sorted({*globals(), *_WHERE, *_PACKAGES, "reporting", "surveying"})

@@ -1,4 +1,4 @@
-"""Row, Quantity, Part, Profile: what a measurement leaves behind, and the only thing a report reads.
+"""Row, Quantity, Chart, Part, Profile: what a measurement leaves behind, and the only thing a report reads.
 
 A :class:`Profile` is a list of parts, one per instrument, and where they came from. It knows nothing about networks,
 data sets or figures. :mod:`lisse.profile_file` gives it its file format.
@@ -7,6 +7,7 @@ data sets or figures. :mod:`lisse.profile_file` gives it its file format.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,43 @@ Kind = Literal["exact", "estimate", "lower", "upper", "heuristic"]
 Scale = Literal["linear", "log"]
 Better = Literal["lower", "higher", "neither"]
 Value = str | int | float | bool
+Reduction = Literal["mean", "median", "largest", "ratio of means", "ratio of medians"]
+#: What a number may not see: a layer's activations turned, shifted, or multiplied by a constant, with the network's
+#: function as it was; and a temperature of the logits, which changes no decision.
+Change = Literal["rotation", "shift", "scale", "temperature"]
+RIGID: tuple[Change, ...] = ("rotation", "shift")
+LAYERS: tuple[Change, ...] = (*RIGID, "scale")
+EVERYTHING: tuple[Change, ...] = (*LAYERS, "temperature")
+#: Kinds of picture: of rows (lines, dots), and of arrays (all others).
+Form = Literal[
+    "lines", "dots", "curves", "scatter", "matrices", "histograms", "diagrams", "barcodes", "measures", "images"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """What makes a quantity one of the few numbers of a page's first screen.
+
+    ``label`` is its short name there, ``says`` a clause that explains it, ``makes`` what a better value makes a model.
+    Of the rows without a layer, or else of those of the last layer, the one whose coordinates come first in ``prefers``
+    stands for all: ``{"p": (1, 2)}`` takes ``p=1`` where there is one; a page's menus begin with the same values.
+    ``alone`` is what it says of a model without another beside it, with ``{value}`` and, where the quantity has a
+    ``neutral`` value, ``{than}`` (``less strongly than``): ``answers {than} noise (R_f {value})``. ``ratio`` names
+    the two quantities that it is the ratio of: where two models differ in it, a page says which of the two moved.
+    ``evidence`` says in a sentence or two what a better value is good for, by what has been measured, or that nobody
+    knows.
+    """
+
+    label: str
+    says: str = ""
+    makes: str = "smoother"
+    prefers: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    alone: str = ""
+    ratio: tuple[str, ...] = ()
+    evidence: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ratio", tuple(self.ratio))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +68,13 @@ class Quantity:
 
     ``name`` is the key rows refer to; ``label`` goes on an axis; ``says`` is one plain sentence; ``formula`` is LaTeX
     without dollar signs; ``reference`` a key of ``references.bib`` with an equation, e.g. ``[petrini2021] eq. 4``.
+    With a ``headline`` (or its label alone) it stands on a page's first screen, and with ``lead`` its figure is open
+    there, before those of quantities without. ``neutral`` is the value at which nothing is gained or lost, such as 1
+    of a ratio: figures draw a line there.
+    ``invariant`` names the changes of a network that do not change it: without all of them a headline shows a number
+    as a paper defines it, and judges nothing (:attr:`judges`). ``statistic`` is how the number comes of its samples (or
+    clouds): what is resampled where two models are compared on the same ones. Values of several layers ``[n, L]`` have
+    their mean, or the ``largest`` of their means; a ratio is that of values ``[n, 2, …]``.
     """
 
     name: str
@@ -40,10 +85,94 @@ class Quantity:
     scale: Scale = "linear"
     better: Better = "neither"
     unit: str = ""
+    headline: Headline | str | None = None
+    lead: bool = False
+    neutral: float | None = None
+    invariant: tuple[Change, ...] = ()
+    statistic: Reduction = "mean"
 
     def __post_init__(self) -> None:
+        if isinstance(self.headline, str):
+            object.__setattr__(self, "headline", Headline(self.headline))
+        object.__setattr__(self, "invariant", tuple(self.invariant))
+        for change in self.invariant:
+            _choice("Quantity", "invariant", change, get_args(Change))
         _choice("Quantity", "scale", self.scale, get_args(Scale))
         _choice("Quantity", "better", self.better, get_args(Better))
+        _choice("Quantity", "statistic", self.statistic, get_args(Reduction))
+
+    @property
+    def judges(self) -> bool:
+        """Whether a better value may call a network better: a headline that sees nothing but what matters."""
+        return self.headline is not None and self.better != "neither" and set(EVERYTHING) <= set(self.invariant)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a panel: the rows of a ``quantity``, with a ``label`` that tells it from the panel's other lines.
+
+    ``at`` keeps the rows at exactly these coordinates; without it there is a line for every set of them. ``mean``
+    names a coordinate over which the mean is drawn, ``relative`` divides by the value at the first layer, ``band``
+    ``(key, low, high)`` fills the room between the rows at two other values of a coordinate of ``at``. ``dots`` are
+    names of arrays ``[layers, k]`` that follow each other along the line: their entries are dots around it.
+    ``power``: the rows hold logarithms to base ten already.
+    """
+
+    quantity: str
+    label: str = ""
+    at: Mapping[str, Value] | None = None
+    mean: str = ""
+    relative: bool = False
+    band: tuple[Value, ...] = ()
+    dots: tuple[str, ...] = ()
+    power: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One picture of a chart, or one for each layer, class or order where there are several.
+
+    ``form`` says what is drawn: ``lines`` of rows over ``over`` (``depth``, or a coordinate), ``dots`` of rows, a line
+    of the picture per value of the coordinate ``over``; or, of the arrays whose names begin with ``arrays``, ``curves``
+    ``NAME/QUANTITY/p=1/…`` ``[clouds, points]`` over depth, a ``scatter`` of two arrays, ``matrices``, ``histograms``
+    ``NAME/LAYER/GROUP/counts`` and ``…/edges``, ``diagrams`` or ``barcodes`` ``NAME/LAYER/H0``, pairs of ``measures``
+    ``NAME/0/…``, ``images``. ``base`` is a quantity of the whole network, drawn as a dotted line. ``label`` goes on the
+    axis below, ``powers`` draws powers of ten of what may be too large for a number.
+    """
+
+    title: str = ""
+    lines: tuple[Line, ...] = ()
+    form: Form = "lines"
+    over: str = "depth"
+    arrays: tuple[str, ...] = ()
+    base: str = ""
+    label: str = ""
+    powers: bool = False
+
+    def __post_init__(self) -> None:
+        _choice("Panel", "form", self.form, get_args(Form))
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure as data: what ``lisse figure NAME`` draws, of any instrument, and a page with ``lead``.
+
+    ``title`` and ``says`` stand above it. Of a coordinate in ``prefers`` one value is drawn, the first of these that
+    there is. ``apart`` gives every model panels of its own, with a colour per line; otherwise a model is a colour.
+    ``limits`` are those of the vertical axes, and ``beside`` is a quantity of the whole network, a share, that the
+    legend writes where it is not 1.
+    """
+
+    name: str
+    title: str
+    says: str = ""
+    panels: tuple[Panel, ...] = ()
+    columns: int = 3
+    prefers: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    apart: bool = False
+    limits: tuple[float, ...] = ()
+    beside: str = ""
+    lead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +216,8 @@ class Part:
     """What one instrument found: rows, what they mean, what was left out and why, and named arrays.
 
     ``notes`` are plain sentences for a person (a skipped layer and the reason, a solver that did not converge).
-    ``arrays`` hold what is no table (diagrams, histograms, filmstrips), keyed by name.
+    ``arrays`` hold what is no table (diagrams, histograms, filmstrips), keyed by name; ``charts`` say how to draw all.
+    A part that is not ``complete`` lacks what failed and may succeed another time: no cache keeps it.
     """
 
     instrument: str
@@ -96,17 +226,35 @@ class Part:
     notes: tuple[str, ...] = ()
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    charts: tuple[Chart, ...] = ()
+    complete: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", tuple(self.rows))
-        object.__setattr__(self, "quantities", tuple(self.quantities))
-        object.__setattr__(self, "notes", tuple(self.notes))
-        known = {quantity.name for quantity in self.quantities}
+        for key in ("rows", "quantities", "notes", "charts"):
+            object.__setattr__(self, key, tuple(getattr(self, key)))
+        described = {quantity.name for quantity in self.quantities}
         for row in self.rows:
-            if row.quantity not in known:
+            if row.quantity not in described:
                 raise ValueError(
-                    f"Part: every row's quantity must be described, got {row.quantity!r}; described: {sorted(known)}."
+                    f"Part: every row's quantity must be described, got {row.quantity!r}; "
+                    f"described: {sorted(described)}."
                 )
+
+    def __eq__(self, other: object) -> bool:
+        """Field by field; arrays number by number, where NaN equals NaN."""
+        if not isinstance(other, Part):
+            return NotImplemented
+        names = [item.name for item in dataclasses.fields(self) if item.compare and item.name != "arrays"]
+        return (
+            all(getattr(self, name) == getattr(other, name) for name in names)
+            and self.arrays.keys() == other.arrays.keys()
+            and all(_equal_arrays(array, other.arrays[name]) for name, array in self.arrays.items())
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays may change
+
+    def __repr__(self) -> str:
+        return f"Part({_short(self)})"
 
     def table(self) -> pd.DataFrame:
         """What :meth:`Profile.table` shows of this instrument alone."""
@@ -140,6 +288,12 @@ class Profile:
         return {quantity.name: quantity for part in self.parts for quantity in part.quantities}
 
     @property
+    def last_block(self) -> str | None:
+        """The layer at which headlines stand (:func:`last_block`), where the provenance tells layers by their role."""
+        layers = self.provenance.get("layers")
+        return last_block({layer["name"]: layer["role"] for layer in layers}) if layers else None
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """All notes of all parts, in order."""
         return tuple(note for part in self.parts for note in part.notes)
@@ -159,6 +313,30 @@ class Profile:
     def __iter__(self) -> Iterator[Part]:
         return iter(self.parts)
 
+    def __repr__(self) -> str:
+        data = self.provenance.get("data")
+        on = f" on {data.get('name')}" if isinstance(data, Mapping) else ""
+        return f"Profile({self.name!r}{on}: {', '.join(map(_short, self.parts)) or 'no parts'})"
+
+    # -- where a person looks at it: doors to what stands above, opened when they are used ----------------------------
+
+    def _repr_html_(self) -> str:
+        text: str = importlib.import_module("lisse.reporting.inline").profile_html(self)
+        return text
+
+    def plot(self, name: str = "overview", **where: Value) -> Any:
+        """A matplotlib figure, which a notebook shows: a quantity over depth, a chart by name, or all quantities.
+
+        ``where`` chooses coordinates: ``profile.plot("diagram_distance", dim=1)``.
+        """
+        return importlib.import_module("lisse.reporting").named_figure(self, name, where=where or None)
+
+    def log(self, target: Any = None, *, step: int | None = None, layers: bool = False, figure: bool = False) -> int:
+        """Send the headline numbers to TensorBoard, W&B or MLflow; see :func:`lisse.reporting.loggers.log_profile`."""
+        log_profile = importlib.import_module("lisse.reporting.loggers").log_profile
+        count: int = log_profile(self, target, step=step, layers=layers, figure=figure)
+        return count
+
     def frame(self) -> pd.DataFrame:
         """Every row as a tidy table: one line per number, one column per coordinate of ``at``.
 
@@ -170,14 +348,14 @@ class Profile:
         records = [
             {
                 "instrument": part.instrument,
-                **{key: getattr(row, key) for key in columns[1:]},
-                **{f"at.{key}" if key in columns else key: value for key, value in row.at.items()},
+                **{key: _written(getattr(row, key)) for key in columns[1:]},
+                **{f"at.{key}" if key in columns else key: _written(value) for key, value in row.at.items()},
             }
             for part in self.parts
             for row in part.rows
         ]
-        others = [key for key in dict.fromkeys(key for record in records for key in record) if key not in columns]
-        return pd.DataFrame.from_records(records, columns=columns + others)
+        coordinates = [key for key in dict.fromkeys(key for record in records for key in record) if key not in columns]
+        return pd.DataFrame.from_records(records, columns=columns + coordinates)
 
     def table(self) -> pd.DataFrame:
         """One line per layer, one column per quantity (and coordinate): the values alone, in order of depth.
@@ -193,7 +371,7 @@ class Profile:
         if not layers:
             return self._table_without_layers()
         depth = {row.layer: row.depth for row in self.rows if row.depth is not None}
-        order = {layer: place for place, layer in enumerate(layers)}
+        order = {layer: index for index, layer in enumerate(layers)}
         layers.sort(key=lambda layer: (depth.get(layer, math.inf), order[layer]))
         columns: dict[str, dict[str, float]] = {}
         for row in self.rows:
@@ -221,27 +399,33 @@ class Profile:
     def compare(self, other: Profile) -> pd.DataFrame:
         """Rows that both profiles have, side by side, with ``apart`` where the two intervals do not overlap.
 
-        Rows are matched by instrument, quantity, layer and coordinates. ``apart`` is ``None`` where a row has no
+        Rows are matched by instrument, quantity, layer and coordinates: layers by their place along depth, whatever
+        they are called, where both have as many blocks, and the last block always is the last block, as on a page;
+        other layers by name. ``apart`` is ``None`` where a row has no
         interval and is not ``exact`` (without an interval nothing can be said about a population), or is NaN.
         """
         import pandas as pd
 
-        theirs = dict(other._keyed())
+        partners = _partners(self, other)
+        opposite = {
+            (instrument, quantity, partners.get(layer, layer), at): row
+            for (instrument, quantity, layer, at), row in other._keyed()
+        }
         records = []
-        for key, mine in self._keyed():
-            yours = theirs.get(key)
-            if yours is None:
+        for key, a in self._keyed():
+            b = opposite.get(key)
+            if b is None:
                 continue
             records.append(
                 {
                     "instrument": key[0],
-                    "quantity": mine.quantity,
-                    "layer": mine.layer,
-                    "where": mine.where(),
-                    "a": mine.value,
-                    "b": yours.value,
-                    "difference": yours.value - mine.value,
-                    "apart": _apart(mine, yours),
+                    "quantity": a.quantity,
+                    "layer": a.layer if a.layer == b.layer else f"{a.layer} / {b.layer}",
+                    "where": a.where(),
+                    "a": a.value,
+                    "b": b.value,
+                    "difference": b.value - a.value,
+                    "apart": _apart(a, b),
                 }
             )
         columns = ["instrument", "quantity", "layer", "where", "a", "b", "difference", "apart"]
@@ -273,9 +457,48 @@ class Profile:
         return profile_file.load(Path(path))
 
 
+def _short(part: Part) -> str:
+    count = len(part.rows)
+    notes = f" and {len(part.notes)} note{'s' * (len(part.notes) > 1)}" if part.notes else ""
+    return f"{part.instrument} with {count:,} row{'s' * (count != 1)}{notes}"
+
+
+def _partners(first: Profile, second: Profile) -> dict[str | None, str]:
+    """The layer of ``first`` in whose place a block of ``second`` stands, by the latter's name; empty where that name
+    is of a place that another one has."""
+    roles = [
+        {layer["name"]: layer["role"] for layer in profile.provenance.get("layers", ())} for profile in (first, second)
+    ]
+    ends = [last_block(layers) for layers in roles]
+    blocks = [[name for name, role in layers.items() if role == "block"] for layers in roles]
+    pairs = list(zip(*blocks, strict=True)) if len(blocks[0]) == len(blocks[1]) else []
+    if not pairs and None not in ends and roles[0][ends[0]] == roles[1][ends[1]] == "block":
+        pairs = [(ends[0], ends[1])]
+    names = {second_name: name for name, second_name in pairs}
+    return dict.fromkeys(names.values(), "") | names
+
+
+def last_block(roles: Mapping[str, str]) -> str | None:
+    """Of layers in order of depth, with their roles, the one at which headlines stand: the last block, never the head.
+
+    Where no block was read, the last layer that a person chose by name; ``None`` where there is neither.
+    """
+    for role in ("block", "chosen"):
+        layers = [layer for layer, value in roles.items() if value == role]
+        if layers:
+            return layers[-1]
+    return None
+
+
+def _equal_arrays(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+
+
 def options_of(instrument: Any) -> dict[str, Any]:
     """A dataclass instance's fields as plain JSON values, for provenance and for the cache's key."""
-    return {item.name: _plain(getattr(instrument, item.name)) for item in dataclasses.fields(instrument)}
+    return {
+        item.name: _plain(getattr(instrument, item.name)) for item in dataclasses.fields(instrument) if item.compare
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -300,14 +523,37 @@ def _apart(a: Row, b: Row) -> bool | None:
     return None
 
 
+def order_of(profile: Profile) -> Mapping[str, Any]:
+    """In which order a profile's samples were taken; those of before orders were drawn took them as they were given."""
+    order = profile.provenance.get("order")
+    return order if isinstance(order, Mapping) else {"by": "given"}
+
+
+def tokenizers_apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The names of two profiles' tokenizers, by their ``provenance["data"]``, where they make other tokens of one text.
+
+    ``None`` where tokens are the same, where there are none, and where the data differ altogether.
+    """
+    first, second = (value if isinstance(value := data.get("tokenizer"), Mapping) else {} for data in (a, b))
+    if a.get("fingerprint") != b.get("fingerprint") or first.get("fingerprint") == second.get("fingerprint"):
+        return None
+    return str(first.get("name", "?")), str(second.get("name", "?"))
+
+
 def _where(at: Mapping[str, Value]) -> str:
-    return " ".join(f"{key}={_short(value)}" for key, value in at.items())
+    return " ".join(f"{key}={coordinate_text(value)}" for key, value in at.items())
 
 
-def _short(value: Value) -> str:
+def coordinate_text(value: Value) -> str:
+    """A coordinate's value, as names of arrays, figures and the command line write it: 3 for 3.0."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _choice(where: str, argument: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{where}: {argument} must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+def _written(value: Any) -> Any:
+    """A value as pandas holds it: its words are UTF-8, which a name from a file need not be."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

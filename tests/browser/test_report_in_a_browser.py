@@ -56,7 +56,7 @@ def test_the_demos_page(demo, opened, screenshots, size, dark):
     data = json.loads(page.locator("#data").text_content())
     names = {name: place for place, name in enumerate(data["columns"])}
     # every row of the two profiles is on the page, in order, with the same bits
-    wanted = [row for name in ("convolution", "attention") for row in Profile.load(demo / f"{name}.profile").rows]
+    wanted = [row for name in ("plain", "deformed") for row in Profile.load(demo / f"{name}.profile").rows]
     mine = [row for row in data["rows"] if not row[names["initial"]]]
     assert [(row[names["quantity"]], row[names["layer"]]) for row in mine] == [
         (row.quantity, row.layer) for row in wanted
@@ -113,6 +113,15 @@ def test_hovering_shows_the_layer_and_the_value(small, opened, size):
 def frames(page) -> None:
     """Two frames: what was scrolled has been announced."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def test_on_a_phone_every_number_and_what_it_says_are_in_view(small, opened):
+    boxes = opened(small, "phone").page.evaluate(
+        "[...document.querySelectorAll('.headline tbody td')].map(cell => cell.getBoundingClientRect())"
+        ".map(box => [box.left, box.right, box.height])"
+    )
+    assert boxes
+    assert all(left >= 0 and right <= 390 and height > 0 for left, right, height in boxes)
 
 
 def test_arrow_keys_walk_along_the_marks(small, opened):

@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 
 from lisse.cli.layers import tree
+from lisse.instruments import Stability, Topology
 from lisse.profile import Part, Profile, Quantity, Row
 from lisse.taps import Tap
 
@@ -41,11 +42,25 @@ def test_layers_shows_shapes_sizes_and_a_tree(lisse: Run) -> None:
     result = lisse("layers", "zoo:resnet20")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert lines[0].split() == ["layer", "role", "kind", "shape", "MB", "per", "1,000"]
+    assert lines[0].split() == ["layer", "role", "kind", "shape", "parameters", "MB", "per", "1,000"]
     assert "│  ├─ layer1" in lines
     first = next(line for line in lines if "├─ 0" in line)
-    assert first.split() == ["│", "│", "├─", "0", "block", "BasicBlock", "16", "×", "32", "×", "32", "65.54"]
-    assert lines[-1] == "12 layers, 421.9 MB per 1,000 samples."
+    assert first.split() == [
+        "│",
+        "│",
+        "├─",
+        "0",
+        "block",
+        "BasicBlock",
+        "16",
+        "×",
+        "32",
+        "×",
+        "32",
+        "4,672",
+        "65.54",
+    ]  # 2 · (16 · 16 · 9 + 32)
+    assert lines[-1] == "12 layers, 421.9 MB per 1,000 samples, 269,722 parameters."
 
 
 def test_layers_as_json_says_the_same(lisse: Run) -> None:
@@ -97,11 +112,11 @@ def test_a_tree_draws_single_branches_together_and_keeps_the_order() -> None:
 
 
 def test_figure_writes_the_picture_of_the_rows(lisse: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import lisse.reporting as reporting
+    from lisse.reporting import charts
 
     drawn = []
-    real = reporting.depth_figure
-    monkeypatch.setattr(reporting, "depth_figure", lambda *args, **kw: drawn.append((args, kw)) or real(*args, **kw))
+    real = charts.depth_figure
+    monkeypatch.setattr(charts, "depth_figure", lambda *args, **kw: drawn.append((args, kw)) or real(*args, **kw))
     a, b = saved("a.profile", 1.0, 2.0), saved("b.profile", 3.0, 4.0)
     result = lisse("figure", "norm", a, b, "-o", "pictures/x.png", "--where", "p=1")
     assert result.exit_code == 0, result.stderr
@@ -112,40 +127,43 @@ def test_figure_writes_the_picture_of_the_rows(lisse: Run, folder: Path, monkeyp
     assert "<svg" in (folder / "all.svg").read_text()
 
 
-def test_figure_of_stability(lisse: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure_of_a_chart(lisse: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from lisse.instruments import Stability
-    from lisse.reporting import stability
+    from lisse.reporting import charts
     from lisse.run import measure
 
     images = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     measure(torch.nn.Flatten(), images, Stability(cut=(2, 3), quick=True)).save("s.profile")
     drawn = []
-    real = stability.stability_figure
-    monkeypatch.setattr(stability, "stability_figure", lambda *args, **kw: drawn.append(kw) or real(*args, **kw))
+    real = charts.chart_figure
+    monkeypatch.setattr(charts, "chart_figure", lambda *args, **kw: drawn.append(kw["where"]) or real(*args, **kw))
     assert lisse("figure", "stability", "s.profile", "-o", "s.png").exit_code == 0
     assert (folder / "s.png").read_bytes().startswith(b"\x89PNG")
     assert (
         lisse("figure", "stability", "s.profile", "-o", "s.svg", "--where", "cut=2", "--where", "delta=1").exit_code
         == 0
     )
-    assert drawn == [{"cut": None, "delta": None}, {"cut": 2.0, "delta": 1.0}]
+    assert drawn == [{}, {"cut": 2, "delta": 1}]
     for words, said in (
-        (["--where", "cut=7"], "must hold Stability's rows at cut=7"),
-        (["--where", "p=1"], "--where takes cut=NUMBER and delta=NUMBER"),
-        (["--where", "cut=three"], "--where takes cut=NUMBER and delta=NUMBER"),
+        (["--where", "cut=7"], "must hold what 'stability' draws at cut=7, got none"),
+        (["--where", "p=1"], "where of 'stability' must take cut=… and delta=…, got p=1"),
+        (["--where", "cut=three"], "must hold what 'stability' draws at cut=three, got none"),
     ):
         result = lisse("figure", "stability", "s.profile", "-o", "x.png", *words)
         assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
     result = lisse("figure", "stability", saved("a.profile", 1.0), "-o", "x.png")
-    assert (result.exit_code, "lisse measure stability makes them" in result.stderr) == (2, True)
+    assert (result.exit_code, "Run `lisse measure stability MODEL --data SPEC`" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nrm", "a.profile", "-o", "x.png"], "quantity must be one of norm, rank, got 'nrm'. Did you mean 'norm'?"),
+        (
+            ["nrm", "a.profile", "-o", "x.png"],
+            "name must be one of norm, rank, overview, got 'nrm'. Did you mean 'norm'?",
+        ),
         (["rank", "a.profile", "-o", "x.png"], "must have rows along depth"),
         (["norm", "a.profile", "-o", "x.bmp"], "must end in .png, .svg, .pdf"),
         (["norm", "a.profile", "-o", "x.png", "--where", "p"], "--where takes KEY=VALUE, got 'p'"),
@@ -200,10 +218,16 @@ def test_compare_warns_of_what_else_differs_and_fails_without_common_rows(lisse:
     assert "lisse: warning: the two were measured on different data (f and g)." in result.stderr
     assert "lisse: warning: seed differs (0 and 1)." in result.stderr
     assert "1 only in b" in result.stderr
+    for path, tokenizer in ((a, "words"), (b, "bytes")):
+        text = {"name": "f", "fingerprint": "f", "tokenizer": {"name": tokenizer, "fingerprint": tokenizer}}
+        Profile(Profile.load(path).parts, {"model": {"name": path}, "data": text}).save(path)
+    result = lisse("compare", a, b)
+    assert "lisse: warning: tokenizers differ (words; bytes): the texts are the same" in result.stderr
+    assert "different data" not in result.stderr
     Profile((), {"model": {"name": "empty"}}).save("c.profile")
     result = lisse("compare", a, "c.profile")
     assert result.exit_code == 1
-    assert "have no rows in common: a has norm, rank; empty has no rows." in result.stderr
+    assert "have no rows in common: a.profile has norm, rank; empty has no rows." in result.stderr
 
 
 # -- demo --------------------------------------------------------------------------------------------------------------
@@ -220,28 +244,27 @@ def test_demo_trains_measures_draws_and_works_twice(lisse: Run, folder: Path) ->
 
 
 def test_demo_makes_a_page_of_two_networks(lisse: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lisse.cli import demo
-
     # Three instruments here; tests/browser looks at the whole page.
-    measured, some = demo._measured, ("topology", "stability", "propagation")
-    monkeypatch.setattr(demo, "_measured", lambda *a: measured(*a[:2], [e for e in a[2] if e.name in some], *a[3:]))
+    kinds = (Topology, Stability)
+    monkeypatch.setattr("lisse.cli.demo._instruments", lambda: [kind.sized("quick") for kind in kinds])
     result = lisse("demo", "--out", "a b", "--epochs", 1)
     assert result.exit_code == 0, result.stderr
-    profile = Profile.load(folder / "a b" / "convolution.profile")
-    assert profile.name == "convolution"
+    profile = Profile.load(folder / "a b" / "plain.profile")
+    assert profile.name == "plain"
     stable = [row.layer for row in profile["stability"].rows if row.quantity == "relative_stability"]
     assert stable == ["input", "conv1", "conv2", "conv3", "hidden", "scores"]
-    assert Profile.load(folder / "a b" / "attention.profile")["propagation"].rows
-    for name in ("convolution", "attention"):
-        assert re.search(rf"{name}: [\d,]+ parameters, tells [\d.]+% of 364 digits right", result.stdout)
+    assert Profile.load(folder / "a b" / "deformed.profile")["topology"].rows
+    for name in ("plain", "deformed"):
+        said = rf"{name}: [\d.]+% of 1,000 new images right; R_f [\d.]+ with random weights, [\d.]+ trained"
+        assert re.search(said, result.stdout)
     assert "How sure" in result.stdout
     page = (folder / "a b" / "report.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
     assert "Failed: " not in page
     assert (folder / "a b" / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert "Page     a b/report.html" in result.stdout
-    assert "train convolution: 1 of 1 epochs" in result.stderr
-    names = ["attention.profile", "convolution.profile", "figure.png", "report.html"]
+    assert "train plain: 1 of 1 epochs" in result.stderr
+    names = ["deformed.profile", "figure.png", "plain.profile", "report.html"]
     assert sorted(path.name for path in (folder / "a b").iterdir()) == names
 
 
@@ -251,16 +274,12 @@ def test_demo_without_matplotlib_still_makes_the_page(
     import sys
 
     from lisse import reporting
-    from lisse.cli import demo
 
     monkeypatch.setattr(sys.modules["lisse"], "reporting", reporting)  # importing anew replaces it; this puts it back
     for name in [name for name in sys.modules if name.startswith("lisse.reporting")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    measured = demo._measured
-    monkeypatch.setattr(
-        demo, "_measured", lambda *a: measured(*a[:2], [e for e in a[2] if e.name == "topology"], *a[3:])
-    )
+    monkeypatch.setattr("lisse.cli.demo._instruments", lambda: [Topology.sized("quick")])
     result = lisse("demo", "--epochs", 1)
     assert result.exit_code == 0, result.stderr
     assert "left out: lisse.reporting: figures need matplotlib" in result.stdout

@@ -13,11 +13,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lisse.cli.fields import build, described, options, parsed
+from lisse import Instrument, Part
+from lisse.cli.fields import instruments_of, metavar_of, options, parsed
 
 
 @dataclass(frozen=True)
-class First:
+class First(Instrument):
     samples: int = field(default=500, metadata={"help": "How many."})
     p: tuple[float, ...] = (1.0, math.inf)
     statistic: Literal["mean", "median"] = "median"
@@ -28,12 +29,18 @@ class First:
     seed: int = 3
     call: Any = print
 
+    def part(self, run: Any) -> Part:
+        return self.part_of(())
+
 
 @dataclass(frozen=True)
-class Second:
+class Second(Instrument):
     samples: int = 9
     fast: str = "x"
     needed: int = field(kw_only=True)
+
+    def part(self, run: Any) -> Part:
+        return self.part_of(())
 
 
 @pytest.mark.parametrize(
@@ -89,10 +96,10 @@ def test_any_tuple_of_numbers_comes_back(values: list[float]) -> None:
     assert parsed(tuple[int | float, ...], ",".join(map(repr, values))) == tuple(values)
 
 
-def test_types_are_described() -> None:
+def test_types_are_metavar_of() -> None:
     kinds = [int, float, Literal["a", 2], int | None, tuple[int, ...], tuple[int, str], bool, dict, Any]
     words = ["INTEGER", "NUMBER", "a|2", "INTEGER|none", "INTEGER,…", "INTEGER,TEXT", "yes|no", "", ""]
-    assert [described(kind) for kind in kinds] == words
+    assert [metavar_of(kind) for kind in kinds] == words
 
 
 def run(kinds: list[type], *words: str) -> Any:
@@ -102,7 +109,7 @@ def run(kinds: list[type], *words: str) -> Any:
         ctx = click.get_current_context()
         source = click.core.ParameterSource.COMMANDLINE
         given = {key: value for key, value in values.items() if ctx.get_parameter_source(key) is source}
-        made.extend(build(kinds, given))
+        made.extend(instruments_of(kinds, given))
 
     command = click.Command("x", params=list(options(kinds, {"seed"}, left_out={"call"})), callback=callback)
     result = CliRunner().invoke(command, list(words))

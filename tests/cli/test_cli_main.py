@@ -57,7 +57,7 @@ def test_version(lisse: Run) -> None:
     ("words", "code", "said"),
     [
         (["demoo"], 2, r"no command 'demoo'\. Did you mean demo or deform\? See lisse --help\."),
-        (["zzz"], 2, r"no command 'zzz'\. There are demo, train, report, measure"),
+        (["zzz"], 2, r"no command 'zzz'\. There are demo, train"),
         (["layers"], 2, r"Missing argument 'MODEL'\. See lisse layers --help\."),
         (["layers", MODEL, "--no-such"], 2, r"No such option.*--no-such"),
         (["layers", "zoo:nope"], 2, r"nope"),
@@ -171,7 +171,7 @@ def test_control_c_ends_with_130_and_one_line(folder: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores it
     )
     assert running.stderr is not None
-    assert running.stderr.readline().startswith("train convolution: 1 of 100,000")
+    assert running.stderr.readline().startswith("train plain: 1 of 100,000")
     time.sleep(0.1)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=60)
@@ -191,3 +191,29 @@ def test_the_runner_and_the_script_are_the_same_thing() -> None:
     assert CliRunner().invoke(cli, ["--version"]).exit_code == 0
     done = subprocess.run([sys.executable, "-m", "lisse", "zzz"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_quiet_wherever_it_stands_leaves_the_result_alone(tmp_path):
+    """Progress goes, the table stays; without it a short run says two lines."""
+    words = [
+        "-m",
+        "lisse",
+        "measure",
+        "sensitivity",
+        "zoo:fc4?in_channels=1&size=8",
+        "--data",
+        "digits",
+        "--limit",
+        "30",
+    ]
+    loud, quiet = (
+        subprocess.run(
+            [sys.executable, *words, "--no-cache", "--quick", *more],
+            capture_output=True, text=True, cwd=tmp_path, check=True,
+        )
+        for more in ((), ("--quiet",))
+    )  # fmt: skip
+    progress = [line for line in loud.stderr.splitlines() if "samples" in line or " done in " in line]
+    assert len(progress) == 2
+    assert not any(line in quiet.stderr for line in progress)
+    assert quiet.stdout.split("Saved")[0] == loud.stdout.split("Saved")[0]

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from lisse.cli.measure import file_name
+from lisse.cli.table import value_text
 from lisse.profile import Profile
+from lisse.reporting.page.headline import headline_rows
+from lisse.surveying import profile_name
 
 Run = Callable[..., Result]
 MODEL = "tiny_models:sound"
@@ -23,7 +25,15 @@ def test_prints_a_row_per_layer_and_saves_the_profile(lisse: Run, folder: Path) 
     assert result.exit_code == 0, result.stderr
     profile = Profile.load(folder / "new" / "x.profile")
     table = profile.table()
-    lines = result.stdout.splitlines()
+    headlines, _, rest = result.stdout.partition("\n\n")
+    expected = headline_rows(profile)
+    assert expected
+    for line, (label, row) in zip(headlines.splitlines()[1:], expected.items(), strict=True):
+        assert line.startswith(label)
+        assert f" {row.quantity} " in line
+        assert value_text(row) in line
+        assert f" {row.n} " in line
+    lines = rest.splitlines()
     assert lines[0].split()[:3] == ["layer", "norm", "effective_rank"]
     assert [line.split()[0] for line in lines[1 : 1 + len(table)]] == list(table.index)
     assert lines[1 + len(table)] == ""
@@ -39,9 +49,9 @@ def test_options_reach_the_instrument_and_the_run(lisse: Run, folder: Path) -> N
     words = ["--samples", "4", "--points", "0", "--level", "0.9", "--seed", "5", "--batch", "7", "--limit", "20"]
     result = lisse(*LINE, *words, "--statistics", "batch", "--layers", "fir*", "--layers", "second", "--no-cache")
     assert result.exit_code == 0, result.stderr
-    profile = Profile.load(folder / file_name(MODEL, "points", "sensitivity"))
+    profile = Profile.load(folder / profile_name(MODEL, "points", "sensitivity"))
     options = profile["sensitivity"].options
-    assert (options["samples"], options["points"], options["level"], options["quick"]) == (4, 0, 0.9, False)
+    assert (options["samples"], options["points"], options["level"]) == (4, 0, 0.9)
     assert (profile.provenance["seed"], profile.provenance["batch"]) == (5, 7)
     assert profile.provenance["statistics"] == "batch"
     assert profile.provenance["data"]["samples"] == 20
@@ -49,11 +59,12 @@ def test_options_reach_the_instrument_and_the_run(lisse: Run, folder: Path) -> N
     assert not (folder / "cache").exists()
 
 
-def test_quick_gives_no_intervals(lisse: Run, folder: Path) -> None:
-    assert lisse(*LINE, "--quick", "--out", "x.profile").exit_code == 0
+def test_quick_has_fewer_samples_and_keeps_the_intervals(lisse: Run, folder: Path) -> None:
+    assert lisse(*LINE, "--quick", "--clouds", "2", "--out", "x.profile").exit_code == 0
     profile = Profile.load(folder / "x.profile")
-    assert profile["sensitivity"].options["quick"] is True
-    assert all(row.low is None for row in profile.rows)
+    options = profile["sensitivity"].options
+    assert (options["samples"], options["points"], options["clouds"]) == (60, 8, 2)
+    assert all(row.low is not None for row in profile.rows if row.quantity == "norm")
 
 
 def test_the_cache_is_where_it_is_asked_to_be(lisse: Run, folder: Path) -> None:
@@ -90,7 +101,7 @@ def test_twice_is_the_same_and_says_that_it_replaced(lisse: Run, folder: Path) -
         (["measure", ",", MODEL, "--data", "points.npz"], 2, "named once each"),
         (["measure", "--data", "points.npz", "sensitivity", MODEL], 2, "--data"),
         (["measure", "sensitivity", MODEL], 2, "Missing option '--data'"),
-        ([*LINE, "--samples", "1"], 2, "Sensitivity: samples must be at least 2, got 1."),
+        ([*LINE, "--samples", "1"], 2, "Sensitivity: samples must be a whole number of at least 2, got 1."),
         ([*LINE, "--samples", "x"], 2, "'x' is not INTEGER"),
         ([*LINE, "--batch", "0"], 2, "--batch"),
         ([*LINE, "--memory", "much"], 2, "memory must"),
@@ -133,12 +144,12 @@ def test_the_help_of_measure_lists_the_instruments(lisse: Run) -> None:
     ],
 )
 def test_the_name_of_the_file_is_harmless(model: str, data: str, name: str) -> None:
-    assert file_name(model, data, "a+b") == name
+    assert profile_name(model, data, "a+b") == name
 
 
 def test_works_in_a_pipe(shell: Callable[..., object]) -> None:
-    done = shell(f"lisse measure sensitivity {MODEL} --data points.npz --quick 2>/dev/null | head -2")
-    header, first = done.stdout.splitlines()  # type: ignore[attr-defined]
-    assert header.startswith("layer ")
+    done = shell(f"lisse measure sensitivity {MODEL} --data points.npz --quick 2>/dev/null | head -7")
+    lines = done.stdout.splitlines()  # type: ignore[attr-defined]
+    first = lines[next(index for index, line in enumerate(lines) if line.startswith("layer ")) + 1]
     assert math.isfinite(float(first.split()[1]))
     assert "\x1b" not in done.stdout  # type: ignore[attr-defined]

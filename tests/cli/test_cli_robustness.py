@@ -40,9 +40,9 @@ def test_figures(profile, tmp_path, what):
     outcome = call("figure", what, profile, "-o", tmp_path / "a.png")
     assert outcome.exit_code == 0, outcome.output
     assert (tmp_path / "a.png").stat().st_size > 5000
-    wrong = call("figure", what, profile, "-o", tmp_path / "a.png", "--where", "eps=1")
+    wrong = call("figure", what, profile, "-o", tmp_path / "a.png", "--where", "cloud=1")
     assert wrong.exit_code == 2
-    assert "goes without --where" in wrong.output
+    assert f"where of {what!r} must" in wrong.output
 
 
 def test_an_unknown_corruption_lists_the_names():

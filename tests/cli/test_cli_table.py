@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from lisse.cli import table
-from lisse.cli.table import print_profile, print_table, printable, shown
+from lisse.cli.table import MOST_COLUMNS, print_profile, print_table, printable, value_text
 from lisse.profile import Part, Profile, Quantity, Row, Value
 
 Q = Quantity("q", "label", "What it says.")
@@ -53,7 +53,7 @@ def test_a_terminal_gets_several_tables_where_one_is_too_wide(monkeypatch: pytes
     ],
 )
 def test_a_number_shows_its_kind_and_interval(row: Row, text: str) -> None:
-    assert shown(row) == text
+    assert value_text(row) == text
 
 
 def test_a_name_cannot_move_the_cursor() -> None:
@@ -78,6 +78,24 @@ def test_a_profile_is_layers_then_the_rest_then_meanings_and_notes(capsys: pytes
         "≥ from below: the true value is at least this; [low, high] is an interval over samples.",
         "Note: One\\nnote.",
     ]
+
+
+def test_headlines_stand_above_with_interval_and_samples_and_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    meaning = Quantity("r", "R", "How stable.", headline="R_f")
+    columns = [Row("q", 1.0, "exact", 1, "a", 0.0, at={"p": p}) for p in range(MOST_COLUMNS + 1)]
+    row = Row("r", 1.5, "estimate", 1200, "a", 0.0, 1.25, 1.75, at={"cut": 3})
+    profile = Profile((Part("i", (*columns, row), (Q, meaning), ("Twice.",)), Part("j", notes=("Twice.",))))
+    print_profile(profile, {"R_f": row})
+    out = capsys.readouterr().out
+    assert out.splitlines()[:3] == [
+        "headline  quantity             value      n  at",
+        "R_f       r         1.5 [1.25, 1.75]  1,200  a cut=3",
+        "",
+    ]
+    assert "r: How stable." in out, "also where the table has no room for it"
+    assert out.count("Twice.") == 1
+    print_profile(profile, {})
+    assert "headline" not in capsys.readouterr().out
 
 
 def test_an_empty_profile_prints_its_notes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -247,8 +247,8 @@ def test_every_batch_in_an_archive_has_its_md5(data_folder, monkeypatch, split):
 
 
 def test_an_archive_of_many_members_is_bounded(data_folder, monkeypatch):
-    monkeypatch.setattr("lisse.data.bounded.FLOOR", 1 << 20)
-    monkeypatch.setattr("lisse.data.bounded.RATIO", 1)
+    monkeypatch.setattr("lisse.profile_file.container.FLOOR", 1 << 20)
+    monkeypatch.setattr("lisse.profile_file.container.RATIO", 1)
     files = {f"filler{k}": bytes(200_000) for k in range(30)}
     put(data_folder, "cifar-10-python.tar.gz", archive({"test_batch": GOOD, **files}))
     with pytest.raises(ValueError, match=r"must not unpack to more than 1,048,576 bytes"):

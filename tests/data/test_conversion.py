@@ -269,3 +269,9 @@ BAD = [
 def test_bad_input(make, kind, match):
     with pytest.raises(kind, match=match):
         make()
+
+
+def test_vectors_of_several_lengths_are_no_batches_of_numbers():
+    with pytest.raises(ValueError, match="must have one shape, got vectors of 3 and 4 numbers"):
+        as_dataset([torch.rand(3), torch.rand(4)])
+    assert len(as_dataset([torch.rand(3), torch.rand(3)])) == 6  # batches

@@ -204,10 +204,14 @@ def test_an_interrupted_call_can_be_repeated(clean, tmp_path, monkeypatch):
         make_cifar10_c(clean, tmp_path / "c", corruptions=["brightness", "contrast"])
     assert sorted(os.listdir(tmp_path / "c")) == ["brightness.npy", "labels.npy", "made.json"]
     monkeypatch.setattr(corrupted, "corrupt", lambda i, n, s, **o: calls.append(n) or corrupt(i, n, s, **o))
+    short = tmp_path / "c" / "labels.npy"
+    labels = short.read_bytes()
+    short.write_bytes(labels[:-3])  # it has its name and not all of its bytes: it is not there already
     before, said = (tmp_path / "c" / "brightness.npy").stat().st_mtime_ns, []
     calls.clear()
     make_cifar10_c(clean, tmp_path / "c", corruptions=["brightness", "contrast"], progress=said.append)
     assert set(calls) == {"contrast"}
+    assert short.read_bytes() == labels
     assert (tmp_path / "c" / "brightness.npy").stat().st_mtime_ns == before
     assert [event.say for event in said if event.task == "brightness"] == ["is there already"]
     assert [(event.done, event.total) for event in said if event.task == "contrast"][-1] == (5 * COUNT, 5 * COUNT)
@@ -325,7 +329,7 @@ def test_textures_are_fetched_when_asked(tmp_path, monkeypatch):
 
 @pytest.mark.large
 def test_the_real_textures_are_the_published_ones():
-    found = corrupted.places.find(("frost",), [(remote.name,) for remote in corrupted.FROST])
+    found = corrupted.places.files_in(("frost",), [(remote.name,) for remote in corrupted.FROST])
     if found is None:
         pytest.skip("no frost textures in LISSE_DATA")
     for path, remote in zip(found, corrupted.FROST, strict=True):

@@ -108,7 +108,7 @@ def test_fingerprint_sees_every_part_and_only_the_data():
 def test_fingerprint_is_computed_once(monkeypatch):
     data = Dataset("x", images())
     first = data.fingerprint()
-    monkeypatch.setattr("lisse.data.dataset._digest_tensor", None)
+    monkeypatch.setattr("lisse.data.dataset.hash_tensor", None)
     assert data.fingerprint() == first == data.to("cpu").fingerprint()
 
 

@@ -199,8 +199,6 @@ def test_load_data_downloads_only_when_asked(server, tmp_path, monkeypatch):
 
     import numpy as np
 
-    from lisse.data import idx  # noqa: F401
-
     def packed(array):
         head = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4) for size in array.shape)
         return gzip.compress(head + array.tobytes(), mtime=0)

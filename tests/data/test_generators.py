@@ -88,7 +88,7 @@ def test_seeds_and_splits(name):
 
 def test_global_random_state_is_left_alone():
     before = torch.random.get_rng_state()
-    for name in ("rings", "torus", "stripe", "sentences", "digits"):
+    for name in ("shapes", "rings", "torus", "stripe", "sentences", "digits"):
         load_data(name, limit=5)
     assert torch.equal(before, torch.random.get_rng_state())
 

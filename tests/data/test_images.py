@@ -225,3 +225,11 @@ def test_floats_and_long_integers(tmp_path):
         Image.fromarray(pixels).save(tmp_path / "bad.tif")
         with pytest.raises(ValueError, match=r"bad.tif must have 8- or 16-bit pixels or floats in \[0, 1\], got"):
             read_image(tmp_path / "bad.tif")
+
+
+def test_pillows_own_errors_name_the_file(tmp_path):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path)
+    path.write_bytes(path.read_bytes().replace(b"\x00\x00\x00\rIHDR", b"\x00\x00\x00\x05IHDR"))
+    with pytest.raises(ValueError, match=r"read_image: .*a\.png must be a complete image, got Truncated IHDR"):
+        read_image(path)

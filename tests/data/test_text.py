@@ -3,13 +3,14 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import tracemalloc
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lisse.data import load_data, tokens
+from lisse.data import as_dataset, load_data, tokens
 from lisse.data.tokens import END, MASK, START, byte_ids, encoded, word_ids
 
 
@@ -70,6 +71,32 @@ def test_packed(tmp_path, pack):
     (tmp_path / "b.txt.gz").write_bytes(pack(bytes(80 << 20)))
     with pytest.raises(ValueError, match=r"b.txt.gz must not unpack to more than"):
         load_data(f"{tmp_path}/b.txt.gz")
+
+
+def test_the_fingerprint_is_that_of_the_texts_and_not_of_their_tokens(tmp_path):
+    spec = write(tmp_path / "a.txt", "one two three\nfour\nfive six\n")
+    words, letters, short = (load_data(f"{spec}?{options}") for options in ("", "tokenizer=bytes", "length=3"))
+    assert words.fingerprint() == letters.fingerprint() == short.fingerprint()
+    assert len({data.tensor_fingerprint() for data in (words, letters, short)}) == 3
+    assert len({data.tokenizer for data in (words, letters, short)}) == 3
+    assert load_data(f"{spec}?length=64").tensor_fingerprint() == words.tensor_fingerprint(), "no text is longer"
+    other = load_data(write(tmp_path / "b.txt", "one two three\nfour\nfive siX\n"))
+    assert other.tensor_fingerprint() == words.tensor_fingerprint(), "words are lower-cased"
+    assert other.fingerprint() != words.fingerprint()
+    # The order, the choice of samples and a copy are seen through every tokenizer alike.
+    for change in (lambda data: data.subset([2, 0, 1]), lambda data: data.take(2)):
+        assert change(words).fingerprint() == change(letters).fingerprint() != words.fingerprint()
+    assert as_dataset(words, name="renamed").fingerprint() == words.to("cpu").fingerprint() == words.fingerprint()
+
+
+def test_the_fingerprint_of_texts_sees_labels_and_pairs(tmp_path):
+    rows = "text,pair,kind\nA dog,No dog,b\nA cat,No cat,a\n"
+    spec = write(tmp_path / "pairs.csv", rows)
+    other = write(tmp_path / "other.csv", rows.replace("No cat", "Not a cat"))
+    kinds = [f"{spec}?label=kind", f"{spec}?first=text", spec, other, f"{spec}?first=pair&second=text"]
+    prints = [load_data(kind).fingerprint() for kind in kinds]
+    assert len(set(prints)) == len(kinds)
+    assert [load_data(f"{kind}{'&' if '?' in kind else '?'}tokenizer=bytes").fingerprint() for kind in kinds] == prints
 
 
 def test_pairs_jsonl(tmp_path):
@@ -294,3 +321,14 @@ def test_a_file_has_no_splits(tmp_path, recwarn):
     assert not recwarn.list
     with pytest.warns(UserWarning, match=r"a.txt has no splits: 'train' is the whole of it"):
         load_data(spec, split="train")
+
+
+def test_a_file_too_large_to_hold_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "large.txt"
+    with path.open("wb") as file:
+        file.truncate(20 << 30)  # sparse: no byte of it is on the disk
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"large\.txt must be at most 1,073,741,824 bytes, got 21,474,836,480"):
+        load_data(f"text:{path}")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()

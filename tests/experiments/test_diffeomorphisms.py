@@ -8,21 +8,35 @@ from torch import nn
 
 from lisse.data import Dataset, generators
 from lisse.data.augmentation import CropFlip
-from lisse.experiments import Outcome, Task, form, study
-from lisse.experiments.diffeomorphisms import networks, plan, run, stripe
-from lisse.experiments.diffeomorphisms.claims import change, claims
-from lisse.experiments.diffeomorphisms.result import D, G, Job, R, Result, Results, level, mean_error, paired_ratio
-from lisse.experiments.diffeomorphisms.tables import error_law, findings
-from lisse.experiments.diffeomorphisms.treatments import BARE, PLAIN, RANDOM, SMOOTHED, WORST, Treatment, WorstDiffeo
-from lisse.experiments.diffeomorphisms.whole import WHOLE, Whole
 from lisse.instruments import Stability
 from lisse.maths.diffeomorphism import Diffeomorphism, deform
+from lisse.maths.intervals import Interval
 from lisse.networks import zoo
 from lisse.networks.augment import MaxEntropyDiffeo
 from lisse.profile import Part, Profile, Quantity, Row
-from lisse.progress import Event
 from lisse.run import measure
 from lisse.training import Recipe
+from lisse_experiments import Outcome, Task, form, study
+from lisse_experiments.diffeomorphisms import networks, plan, run, stripe
+from lisse_experiments.diffeomorphisms.claims import change, claims, inverse_range
+from lisse_experiments.diffeomorphisms.result import (
+    D,
+    G,
+    Job,
+    R,
+    Result,
+    Results,
+    busy_seconds,
+    keep_result,
+    level,
+    local_slope,
+    mean_error,
+    paired_ratio,
+    stored_result,
+)
+from lisse_experiments.diffeomorphisms.tables import error_law, findings
+from lisse_experiments.diffeomorphisms.treatments import BARE, PLAIN, RANDOM, SMOOTHED, WORST, Treatment, WorstDiffeo
+from lisse_experiments.steps import Steps
 
 # --- the stripe model -----------------------------------------------------------------------------------------------
 
@@ -59,23 +73,36 @@ def test_r_of_a_function_of_the_informative_direction_is_zero():
 
 def test_the_network_begins_at_zero_and_ends_with_every_margin_met():
     recipe = stripe.Recipe(hidden=32, steps=400, test=200)
-    model, steps, converged = stripe.trained(recipe, 30, 3)
+    model, steps, converged = stripe.trained_stripe(recipe, 30, 3)
     assert converged
     assert 0 < steps < 400
     data = generators.stripe(30, seed=3)
     assert float((model(data.inputs).detach() * (2 * data.targets - 1)).min()) >= recipe.margin
     assert float(stripe.OneHidden(30, 16)(data.inputs).detach().abs().max()) < 1e-6
-    assert stripe.trained(dataclasses.replace(recipe, steps=2), 30, 3)[1:] == (2, False)
+    assert stripe.trained_stripe(dataclasses.replace(recipe, steps=2), 30, 3)[1:] == (2, False)
+
+
+def test_the_network_descends_by_its_gradient_in_units_of_its_width():
+    """Break it: leave out the width. The first step is written out: f begins at zero and misses every margin."""
+    recipe = dataclasses.replace(stripe.DESCENT, hidden=8, steps=1, test=100)
+    model, _, _ = stripe.trained_stripe(recipe, 12, 2)
+    data = generators.stripe(12, seed=2)
+    x, y = data.inputs.double(), (2 * data.targets - 1).double()
+    w, b, a = (getattr(model, f"{name}0").double() for name in "wba")
+    active = (x @ w.T + b > 0).double()
+    rise = (y[:, None] * active * a).T @ x / (12 * 8)  # minus the slope of mean(margin - y f) with respect to w
+    assert torch.allclose(model.w.detach().double(), w + 0.3 * 8 * rise, atol=1e-6)
+    assert stripe.trained_stripe(dataclasses.replace(recipe, hidden=32, steps=400), 30, 3)[2]
 
 
 def test_a_stripe_result_is_kept_and_another_recipe_is_not_mistaken_for_it(tmp_path):
     task, recipe = Task("smoke", tmp_path), stripe.Recipe(hidden=16, steps=5, test=100)
-    found = stripe.kept(task, recipe, 20, 0)
+    found = stripe.stored_stripe(task, recipe, 20, 0)
     (file,) = (tmp_path / "stripe").iterdir()
     written = file.stat().st_mtime_ns
-    assert stripe.kept(task, recipe, 20, 0) == found
+    assert stripe.stored_stripe(task, recipe, 20, 0) == found
     assert file.stat().st_mtime_ns == written
-    assert stripe.kept(task, dataclasses.replace(recipe, noise=0.6), 20, 0) != found
+    assert stripe.stored_stripe(task, dataclasses.replace(recipe, noise=0.6), 20, 0) != found
 
 
 def test_the_slope_of_the_last_octave():
@@ -159,6 +186,16 @@ def test_photographs_on_a_cpu_weights_of_others_are_measured_once():
     assert {job.p for job in all_ if not job.architecture.weights} == {500, 2000, 10_000}
 
 
+def test_seven_sizes_of_two_networks():
+    settings = plan.settings("sizes")
+    jobs = plan.jobs(settings, {"cifar10": 50_000}, 7)
+    assert len({job.name for job in jobs}) == len(jobs) == 2 * 7 * 3
+    assert {job.p for job in jobs} == {500, 1000, 2000, 5000, 10_000, 20_000, 50_000}
+    assert {job.architecture.name for job in jobs} == {"resnet18", "efficientnet_b0"}
+    medium = {architecture.name: architecture for architecture in plan.settings("medium").architectures}
+    assert all(job.architecture == medium[job.architecture.name] for job in jobs)  # the same recipe: comparable
+
+
 def test_minutes_of_a_gpu_have_all_networks_and_several_seeds_where_seeds_are_compared():
     chosen = plan.settings("medium")
     all_ = plan.jobs(chosen, {"cifar10": 50_000}, 7)
@@ -224,7 +261,7 @@ def test_weights_of_others_are_measured_and_not_trained(theirs, tmp_path):
     test = Dataset("noise", torch.rand(60, 3, 32, 32, generator=generator), torch.arange(60) % 10)
     settings = dataclasses.replace(plan.settings("small"), sources=(source,), samples=20, batch=20, deltas=(1.0,))
     task = Task("small", tmp_path / "out")
-    found = run.result_of(Job(theirs, source, 50_000, 0), "one", task, settings, test, test, Whole(None, [1.0]))
+    found = run.result_of(Job(theirs, source, 50_000, 0), "one", task, settings, test, test, Steps("fake", None, [1.0]))
     model, plain = theirs.published(), zoo.build("resnet20", seed=5).eval()
     mean, std = (torch.tensor(three)[:, None, None] for three in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     with torch.no_grad():
@@ -235,10 +272,10 @@ def test_weights_of_others_are_measured_and_not_trained(theirs, tmp_path):
     assert set(found.profiles) == {"initial", "trained", "trained/deltas", "trained/means"}
     assert found.output(R, cut=3) != found.output(R, "initial", cut=3)
     assert [file.name for file in (tmp_path / "out" / "networks").rglob("*") if file.is_file()] == ["error.json"]
-    direct = measure(model, test, Stability(samples=20), seed=0, batch=20)
+    direct = measure(model, test, Stability(samples=20), seed=0, order="given", batch=20)
     last = [row for row in direct.rows if row.quantity == R and row.layer is not None][-1]
     assert found.output(R, cut=3) == pytest.approx(last.value, rel=1e-4)
-    again = run.result_of(Job(theirs, source, 50_000, 0), "one", task, settings, test, test, Whole(None, [1.0]))
+    again = run.result_of(Job(theirs, source, 50_000, 0), "one", task, settings, test, test, Steps("fake", None, [1.0]))
     assert (again.error, again.output(R, cut=3)) == (found.error, found.output(R, cut=3))
 
 
@@ -347,7 +384,7 @@ def test_seeds_are_averaged_in_logarithms_and_errors_as_they_are():
     alone = level(some[:1], R, cut=3)
     assert (float(alone.low), float(alone.high), alone.n) == pytest.approx((0.09, 0.11, 10))  # of one network: samples
     assert mean_error(some[:1]).n == 1000
-    assert float(mean_error(some[:1]).low) == pytest.approx(0.1756, abs=1e-4)  # Clopper–Pearson, 200 of 1000
+    assert float(mean_error(some[:1]).low) == pytest.approx(0.1764, abs=1e-4)  # Wilson's, 200 of 1000
     assert level(some, R, cut=5) is None
     assert mean_error([]) is None
 
@@ -359,6 +396,139 @@ def test_ratios_are_of_the_same_seed():
     assert paired_ratio([None], [1.0]) is None
     some = everything().of(SOURCE, "a")
     assert float(change(some, some, R, cut=3, initial=True).value) == pytest.approx(0.01, rel=0.01)
+
+
+def test_slopes_are_taken_seed_by_seed():
+    """Break it: take the slope of the means; its interval would be as wide as the seeds are apart."""
+    slope = local_slope({0: 1.0, 1: 10.0, 2: 100.0, 9: 5.0}, {0: 0.1, 1: 1.0, 2: 10.0}, (100, 1000))
+    assert [float(end) for end in (slope.value, slope.low, slope.high)] == pytest.approx([-1.0] * 3)
+    assert slope.n == 3
+    apart = local_slope({0: 1.0, 1: 1.0}, {0: 0.5, 1: 0.25}, (2, 4))
+    half = 12.7062 * math.sqrt(0.5) / math.sqrt(2)  # Student's, one degree of freedom
+    assert [float(apart.value), float(apart.high)] == pytest.approx([-1.5, -1.5 + half], rel=1e-5)
+    alone = local_slope({0: 1.0}, {0: 0.5}, (2, 4))
+    assert (float(alone.value), alone.n, math.isnan(float(alone.low))) == (-1.0, 1, True)
+    assert local_slope({0: 1.0}, {1: 1.0}, (2, 4)) is None
+
+
+def between(value: float, half: float) -> Interval:
+    ends = torch.tensor([value, value - half, value + half], dtype=torch.float64)
+    return Interval(*ends, 3, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("slopes", "verdict"),
+    [
+        ([between(-0.9, 0.3), between(-0.2, 0.1)], True),
+        ([between(-0.6, 0.2), between(-0.2, 0.1)], False),
+        ([between(-1.7, 0.2)], False),
+        ([between(-0.6, 0.5), between(-0.2, 0.1)], None),  # holds -1, but is not near it
+        ([between(-0.9, 1.0)], None),  # holds -1 and 0
+        ([], None),
+    ],
+)
+def test_a_range_that_goes_as_one_over_p(slopes, verdict):
+    pairs = [(100, 400), (100, 800)][: len(slopes)]
+    holds, detail = inverse_range(dict(zip(pairs, slopes, strict=True)))
+    assert holds is verdict
+    assert ("from P = 100 to 400" in detail) == bool(slopes)
+
+
+def falling(slope: float, name: str = "a") -> list[Result]:
+    sizes, noise = (500, 1000, 4000, 20_000), (0.98, 1.0, 1.02, 1.01, 0.99)
+    return [
+        result(name, seed, 2 * (p / 500) ** slope * noise[(seed + index) % 5], 0.1, p=p)
+        for index, p in enumerate(sizes)
+        for seed in range(3)
+    ]
+
+
+def test_how_r_falls_is_said_with_verdicts():
+    settings = chosen(("a", "b", "c", "d"))
+    steep = {claim.key: claim.holds for claim in claims(Results(tuple(falling(-1.0))), settings, [SOURCE])}
+    assert (steep["P/few/a"], steep["P/monotone/a"], steep["P/inverse/a"]) == (True, True, True)
+    flat = {claim.key: claim.holds for claim in claims(Results(tuple(falling(-0.4))), settings, [SOURCE])}
+    assert (flat["P/monotone/a"], flat["P/inverse/a"]) == (True, False)
+    level_ = {claim.key: claim.holds for claim in claims(Results(tuple(falling(0.0))), settings, [SOURCE])}
+    assert level_["P/monotone/a"] is None
+    rising = {claim.key: claim.holds for claim in claims(Results(tuple(falling(0.5))), settings, [SOURCE])}
+    assert rising["P/monotone/a"] is False
+
+
+def test_efficientnets_fall_less_and_not_as_one_over_p():
+    names = ("resnet18", "efficientnet_b0")
+    settings = dataclasses.replace(chosen(names), good=names, primitive=(), treated=())
+    results = Results((*falling(-1.0, "resnet18"), *falling(-0.4, "efficientnet_b0")))
+    verdicts = {claim.key: claim.holds for claim in claims(results, settings, [SOURCE])}
+    assert verdicts["P/limited"]
+    assert verdicts["P/inverse/resnet18"]
+    assert verdicts["P/no-inverse/efficientnet_b0"]
+    results = Results((*falling(-0.4, "resnet18"), *falling(-1.0, "efficientnet_b0")))
+    verdicts = {claim.key: claim.holds for claim in claims(results, settings, [SOURCE])}
+    assert verdicts["P/limited"] is False
+    assert verdicts["P/no-inverse/efficientnet_b0"] is False
+    rows = {finding.key: finding for finding in findings(results, settings, [SOURCE], paper=True)}
+    assert rows["slope/P/data/resnet18/1000-4000"].value == pytest.approx(-0.4, abs=0.02)
+    assert rows["slope/P/data/resnet18/1000-4000"].n == 3
+    assert rows["error/P/data/resnet18/500"].value == pytest.approx(0.1)
+
+
+def test_local_slopes_of_the_stripe_model():
+    sizes = (10, 20, 40, 80, 160, 320)
+    values = {10: 90.0, **{p: 8 / p for p in sizes[1:]}}  # one over P but for the first octave
+    lots = [stripe.Stripe(p, s, v * (1 + 0.01 * s), 0, 9, 0.1, 5, True) for p, v in values.items() for s in range(5)]
+    settings = dataclasses.replace(chosen(("a",)), stripe_sizes=sizes, stripe_seeds=5)
+    (claim,) = [c for c in claims(Results((), tuple(lots)), settings, [SOURCE]) if c.key == "stripe/local"]
+    assert claim.holds
+    assert claim.detail.startswith("so on the last 4, 20 to 320: -1.00 [-1.00, -1.00]; 10 to 20: -7.8")
+    flat = [dataclasses.replace(net, value=2 * net.value) if net.p == 320 else net for net in lots]
+    (claim,) = [c for c in claims(Results((), tuple(flat)), settings, [SOURCE]) if c.key == "stripe/local"]
+    assert not claim.holds
+    rows = {finding.key: finding for finding in findings(Results((), tuple(lots)), settings, [SOURCE], paper=True)}
+    assert rows["stripe/slope/20-40"].value == pytest.approx(-1)
+    assert rows["stripe/slope/20-40"].n == 5
+
+
+# --- results that stay ------------------------------------------------------------------------------------------------
+
+
+def test_a_result_is_kept_for_its_request_alone(tmp_path):
+    first = dataclasses.replace(result("a", 0, 0.1, 0.2), machine="a GPU", span=(10.0, 14.0))
+    keep_result(first, tmp_path, {"cuts": (3, 5)})
+    again = stored_result(first.job, tmp_path, {"cuts": (3, 5)})
+    assert (again.error, again.n, again.machine, again.span) == (0.2, 1000, "a GPU", (10.0, 14.0))
+    assert again.output(R, cut=3) == first.output(R, cut=3)
+    assert set(again.profiles) == {"initial", "trained"}
+    assert stored_result(first.job, tmp_path, {"cuts": (3,)}) is None
+    assert stored_result(first.job, tmp_path / "nowhere", {}) is None
+    lost = Result(first.job, 1.0, 1000, {})
+    keep_result(lost, tmp_path, {})
+    assert stored_result(first.job, tmp_path, {}).diverged
+
+
+def test_time_on_the_clock_is_counted_once():
+    spans = [(0.0, 10.0), (2.0, 5.0), (8.0, 12.0), (100.0, 101.5)]
+    assert busy_seconds([dataclasses.replace(result("a", 0, 1.0, 0.1), span=span) for span in spans]) == 13.5
+    assert busy_seconds([]) == 0
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_leave_what_one_finds(tmp_path):
+    architecture = next(a for a in networks.for_digits() if a.name == "fc2")
+    settings = dataclasses.replace(
+        plan.settings("smoke"), samples=20, batch=20, deltas=(), stripe=stripe.Recipe(hidden=16, steps=5, test=100)
+    )
+    jobs = [Job(architecture, networks.DIGITS, p, 0) for p in (100, 180)]
+    task = Task("smoke", tmp_path / "both", workers=2)
+    run.side_by_side(jobs, [(20, 0)], task, settings)
+    assert (tmp_path / "both" / "stripe" / "p20-seed0.json").is_file()
+    pair = networks.loaded([networks.DIGITS])[0]["digits"]
+    for job in jobs:
+        written = (tmp_path / "both" / "profiles" / job.name / "result.json").stat().st_mtime_ns
+        stored = run.result_of(job, "", task, settings, *pair, Steps("fake", None, [1.0]))
+        alone = run.result_of(job, "", Task("smoke", tmp_path / "alone"), settings, *pair, Steps("fake", None, [1.0]))
+        assert (stored.error, stored.output(R, cut=2)) == (alone.error, alone.output(R, cut=2))
+        assert (tmp_path / "both" / "profiles" / job.name / "result.json").stat().st_mtime_ns == written
 
 
 def test_the_law_of_the_error_is_found():
@@ -441,7 +611,7 @@ def test_names_of_points_that_lie_close_together_do_not_cover_each_other():
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-    from lisse.experiments.diffeomorphisms.frame import beside, log_log
+    from lisse_experiments.diffeomorphisms.figures.frame import beside, log_log
 
     figure = Figure(figsize=(6, 4))
     renderer = FigureCanvasAgg(figure).get_renderer()
@@ -471,18 +641,6 @@ def test_names_of_points_that_lie_close_together_do_not_cover_each_other():
 # --- progress and the whole -----------------------------------------------------------------------------------------
 
 
-def test_progress_of_the_whole_never_goes_back_and_ends_at_100():
-    heard = []
-    whole = Whole(heard.append, [30.0, 10.0])
-    listen = whole.step("first", "train")
-    listen(Event("train", 5, 10))
-    whole.finish()
-    whole.step("second")
-    whole.finish()
-    shares = [event.done for event in heard if event.task == WHOLE and not event.say]
-    assert shares == [37.5, 75.0, 100.0]
-
-
 @pytest.mark.slow
 def test_the_smoke_run_finds_what_is_committed(tmp_path, monkeypatch):
     chosen_study = study("diffeomorphisms")
@@ -494,6 +652,6 @@ def test_the_smoke_run_finds_what_is_committed(tmp_path, monkeypatch):
     for key in ("trained/conv", "layers/conv", "stripe/all"):  # digits of 8 × 8 pixels are no photographs
         assert not claims[key].holds, claims[key].detail
     assert all(path.stat().st_size > 5_000 for path in outcome.files if path.suffix == ".png")
-    monkeypatch.setattr("lisse.experiments.diffeomorphisms.figures.draw", lambda *_: [])
+    monkeypatch.setattr("lisse_experiments.diffeomorphisms.figures.draw", lambda *_: [])
     again = chosen_study.run(Task("smoke", tmp_path))  # everything is there already
     assert again.findings == outcome.findings

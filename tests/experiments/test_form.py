@@ -2,10 +2,11 @@ import json
 import math
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from lisse.experiments import PAPERS, Claim, Finding, Outcome, Task, form, study
+from lisse_experiments import PAPERS, Claim, Finding, Outcome, Task, form, study
 
 
 def outcome(value: float = 0.5, *, holds: bool = True, within: float | None = 0.1) -> Outcome:
@@ -13,13 +14,13 @@ def outcome(value: float = 0.5, *, holds: bool = True, within: float | None = 0.
     return Outcome((finding,), (Claim("smooth", "a is smoother than b", holds, "0.5 < 0.7"),))
 
 
-def kept(folder, found: Outcome, **task) -> dict:
-    form.keep(folder, found, Task("smoke", folder / "out", **task), 61.4)
+def committed(folder, result: Outcome, **task) -> dict:
+    form.keep(folder, result, Task("smoke", folder / "out", **task), 61.4)
     return form.expected(folder)
 
 
 def test_what_is_kept_comes_back(tmp_path):
-    was = kept(tmp_path, outcome(), seed=3)["smoke"]
+    was = committed(tmp_path, outcome(), seed=3)["smoke"]
     assert was["seed"] == 3
     assert was["seconds"] == 61
     assert was["findings"]["table/a"] == {
@@ -32,7 +33,7 @@ def test_what_is_kept_comes_back(tmp_path):
 
 
 def test_one_scale_does_not_replace_the_other(tmp_path):
-    kept(tmp_path, outcome(0.5))
+    committed(tmp_path, outcome(0.5))
     form.keep(tmp_path, outcome(0.9), Task("paper", tmp_path / "out"), 3.0)
     both = form.expected(tmp_path)
     assert both["smoke"]["findings"]["table/a"]["value"] == 0.5
@@ -41,48 +42,66 @@ def test_one_scale_does_not_replace_the_other(tmp_path):
 
 @pytest.mark.parametrize(("value", "differs"), [(0.5, False), (0.59, False), (0.41, False), (0.61, True), (0.3, True)])
 def test_a_finding_may_move_by_within_and_no_further(tmp_path, value, differs):
-    committed = kept(tmp_path, outcome(0.5))["smoke"]
-    found = form.differences(outcome(value), committed)
+    entry = committed(tmp_path, outcome(0.5))["smoke"]
+    found = form.differences(outcome(value), entry)
     assert [difference.key for difference in found] == (["table/a"] if differs else [])
 
 
 def test_a_finding_without_within_is_never_compared(tmp_path):
-    committed = kept(tmp_path, outcome(0.5, within=None))["smoke"]
-    assert form.differences(outcome(100.0, within=None), committed) == []
+    entry = committed(tmp_path, outcome(0.5, within=None))["smoke"]
+    assert form.differences(outcome(100.0, within=None), entry) == []
 
 
 def test_a_claim_that_turns_is_a_difference_both_ways(tmp_path):
-    committed = kept(tmp_path, outcome(holds=True))["smoke"]
-    (turned,) = form.differences(outcome(holds=False), committed)
+    entry = committed(tmp_path, outcome(holds=True))["smoke"]
+    (turned,) = form.differences(outcome(holds=False), entry)
     assert turned.key == "smooth"
     assert "does not hold, and did" in turned.says
-    committed = kept(tmp_path, outcome(holds=False))["smoke"]
-    assert "holds, and did not" in form.differences(outcome(holds=True), committed)[0].says
+    entry = committed(tmp_path, outcome(holds=False))["smoke"]
+    assert "holds, and did not" in form.differences(outcome(holds=True), entry)[0].says
 
 
 def test_what_is_missing_is_a_difference(tmp_path):
-    committed = kept(tmp_path, outcome())["smoke"]
-    assert {difference.key for difference in form.differences(Outcome(()), committed)} == {"table/a", "smooth"}
+    entry = committed(tmp_path, outcome())["smoke"]
+    assert {difference.key for difference in form.differences(Outcome(()), entry)} == {"table/a", "smooth"}
 
 
 def test_a_number_that_json_lacks_is_kept_as_a_word_and_compared(tmp_path):
     nan = Outcome((Finding("loss", "loss", math.nan, within=0.1, note="diverged"),))
-    committed = kept(tmp_path, nan)["smoke"]
+    entry = committed(tmp_path, nan)["smoke"]
     json.loads((tmp_path / "expected.json").read_text(), parse_constant=pytest.fail)
-    assert form.differences(nan, committed) == []
-    assert form.differences(Outcome((Finding("loss", "loss", 1.0),)), committed) != []
+    assert form.differences(nan, entry) == []
+    assert form.differences(Outcome((Finding("loss", "loss", 1.0),)), entry) != []
 
 
-def test_the_readme_is_filled_from_the_file_and_nothing_else_in_it_changes(tmp_path):
-    (tmp_path / "README.md").write_text("# Paper\n<!-- numbers: smoke -->\nstale\n<!-- end -->\nkept\n")
-    kept(tmp_path, outcome())
-    text = (tmp_path / "README.md").read_text()
-    assert text.startswith("# Paper\n")
-    assert text.endswith("kept\n")
+def test_the_tables_are_made_from_the_file_and_the_readme_stays(tmp_path):
+    (tmp_path / "README.md").write_text("# Paper\n")
+    (tmp_path / "tables.md").write_text("stale")
+    committed(tmp_path, outcome())
+    text = (tmp_path / "tables.md").read_text()
     assert "stale" not in text
+    assert "\n## Smoke\n" in text
     assert "| accuracy of a | 0.5 | 0.4 … 0.6 | 100 | 0.6 | Table 1 |" in text
     assert "| a is smoother than b | yes | yes | 0.5 < 0.7 |" in text
-    assert form.fill(text, form.expected(tmp_path)) == text
+    assert (tmp_path / "README.md").read_text() == "# Paper\n"
+
+
+def test_a_finding_a_claim_and_a_note_have_a_line_each(tmp_path):
+    findings = (Finding("a", "a", 0.1), Finding("b", 'of "b", {b}', math.inf))
+    claims = (Claim("c", "a < b", True), Claim("d", "b < a", False))
+    entries = committed(tmp_path, Outcome(findings, claims, (), ("A note.", "Another [1, 2].")))
+    text = (tmp_path / "expected.json").read_text()
+    assert json.loads(text) == entries
+    assert list(entries["smoke"]["findings"]) == ["a", "b"]
+    for line in (
+        '"a": {"says": "a", "value": 0.1},',
+        '"c": {"says": "a < b", "holds": true, "theirs": true},',
+        '"A note.",',
+    ):
+        assert f"\n   {line}\n" in text
+    assert form.json_text({"smoke": {"findings": {}, "notes": []}}).split() == (
+        ["{", '"smoke":', "{", '"findings":', "{},", '"notes":', "[]", "}", "}"]
+    )
 
 
 def test_the_commit_says_when_the_tree_was_changed(tmp_path):
@@ -96,6 +115,25 @@ def test_the_commit_says_when_the_tree_was_changed(tmp_path):
     assert form.commit(tmp_path) == clean + "+"
 
 
+def test_a_verdict_may_be_open(tmp_path):
+    """Break it: leave out of the file what is None; or call it a no."""
+    result = Outcome((), (Claim("c", "it falls", None, "-0.2 [-0.5, 0.1]"),))
+    form.keep(tmp_path, result, Task("smoke", tmp_path / "out"), 1.0)
+    entry = form.expected(tmp_path)["smoke"]
+    assert entry["claims"]["c"]["holds"] is None
+    assert "| it falls | yes | undecided | -0.2 [-0.5, 0.1] |" in form.markdown(entry)
+    assert form.differences(result, entry) == []
+    (turned,) = form.differences(Outcome((), (Claim("c", "it falls", True),)), entry)
+    assert turned.says.startswith("holds, and was undecided")
+
+
+def test_results_that_remember_where_they_were_made_say_so(tmp_path):
+    result = Outcome((), machine="a GPU", seconds=77.0)
+    form.keep(tmp_path, result, Task("smoke", tmp_path / "out"), 1.0)
+    entry = form.expected(tmp_path)["smoke"]
+    assert (entry["machine"], entry["seconds"]) == ("a GPU", 77)
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="Finding: low and high must come together"):
         Finding("a", "a", 1.0, low=0.0)
@@ -103,20 +141,28 @@ def test_bad_input():
         Finding("a", "a", 1.0, within=-1.0)
     with pytest.raises(ValueError, match="keys must be different, got a more than once"):
         Outcome((Finding("a", "a", 1.0), Finding("a", "b", 1.0)))
-    with pytest.raises(ValueError, match="scale must be one of smoke, small, medium, paper, got 'huge'"):
+    with pytest.raises(ValueError, match="scale must be one of smoke, small, medium, sizes, paper, got 'huge'"):
         Task("huge", None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="scale must be one of smoke, paper for topolip, got 'small'"):
         form.timed(study("topolip"), Task("small", Path("unused")))
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        Task("smoke", Path("unused"), workers=0)
+    with pytest.raises(ValueError, match="workers must be 1, got 2"):
+        form.timed(study("topolip"), Task("smoke", Path("unused"), workers=2))
     with pytest.raises(ValueError, match="study: paper must be one of"):
         study("nothing")
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_each_readme_says_what_its_expected_json_says(paper):
-    """Break it: change a number in a README by hand."""
+def test_the_committed_files_are_as_they_are_written(paper):
+    """Break it: change a number in a table by hand, or a finding's line in expected.json into two."""
     folder = study(paper).about.folder
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    everything = form.expected(folder)
-    assert "smoke" in everything
-    assert form.fill(text, everything) == text
-    assert set(study(paper).about.needs) in ({"smoke", "paper"}, {"smoke", "small", "medium", "paper"})
+    entries = form.expected(folder)
+    assert "smoke" in entries
+    assert (folder / "expected.json").read_text(encoding="utf-8") == form.json_text(entries)
+    assert (folder / "tables.md").read_text(encoding="utf-8") == form.tables(entries)
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) < 40
+    assert all(f"({name})" in readme for name in ("tables.md", "method.md"))
+    assert (folder / "method.md").is_file()
+    assert {"smoke", "paper"} <= set(study(paper).about.needs) <= {*get_args(form.Scale)}

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lisse.experiments import PAPERS, Task, form, study
-from lisse.experiments.isometry import rings, torus
 from lisse.maths.isometry import euclidean
 from lisse.networks.isometric import LocallyIsometric, StackedIsometric
+from lisse_experiments import PAPERS, Task, form, study
+from lisse_experiments.isometry import rings, torus
 
 
 @pytest.fixture
@@ -86,13 +86,13 @@ def test_weights_come_back_as_they_were(tmp_path):
     network = LocallyIsometric(3, (4,), 2, seed=1).double()
     x = torch.randn(5, 3, dtype=torch.float64)
     before = network(x)
-    assert rings.kept(tmp_path / "a.weights", network, lambda: [3.0, 2.0]) == [3.0, 2.0]
+    assert rings.stored_losses(tmp_path / "a.weights", network, lambda: [3.0, 2.0]) == [3.0, 2.0]
     other = LocallyIsometric(3, (4,), 2, seed=2).double()
 
     def never():
         raise AssertionError("trained again")
 
-    assert rings.kept(tmp_path / "a.weights", other, never) == [3.0, 2.0]
+    assert rings.stored_losses(tmp_path / "a.weights", other, never) == [3.0, 2.0]
     assert torch.equal(other(x), before)
     assert euclidean(x).shape == (5, 5)
 

@@ -5,13 +5,21 @@ import torch
 from torch.nn import functional
 
 from lisse.data import Dataset
-from lisse.experiments.form import Task
-from lisse.experiments.isometry import mnist, mnist_attacks, mnist_figures, mnist_networks
-from lisse.experiments.isometry.ensemble import Lesson, distances, isometric_losses, outputs, starts, trained
-from lisse.experiments.isometry.mnist_attacks import distortion, stood
-from lisse.experiments.isometry.mnist_networks import networks, pixels
 from lisse.networks.attack import attack, clean_gradient_attack, right
 from lisse.networks.isometric import isometric_loss
+from lisse_experiments.form import Task
+from lisse_experiments.isometry import mnist
+from lisse_experiments.isometry.mnist import attacks, figures, networks
+from lisse_experiments.isometry.mnist.attacks import distortion, stood
+from lisse_experiments.isometry.mnist.ensemble import (
+    Lesson,
+    isometric_losses,
+    outputs,
+    pairwise_distances,
+    starts,
+    trained_ensemble,
+)
+from lisse_experiments.isometry.mnist.networks import pixels, trained_networks
 
 GENERATOR = torch.Generator().manual_seed(5)
 X = torch.rand(40, 12, generator=GENERATOR)
@@ -23,7 +31,7 @@ SHORT = (0.01, 0.05, 0.2, 1.0)
 
 @pytest.fixture(autouse=True)
 def few_sizes(monkeypatch):
-    for module in (mnist, mnist_attacks, mnist_figures):
+    for module in (mnist, attacks, figures):
         monkeypatch.setattr(module, "SIZES", SHORT)
 
 
@@ -40,7 +48,7 @@ def test_the_batched_loss_is_the_loss(scaling):
     hidden = torch.randn(2, 8, 5, generator=generator, dtype=torch.float64)
     x, y = torch.rand(2, 8, 12, generator=generator, dtype=torch.float64), Y[:16].reshape(2, 8)
     same = (y[:, :, None] == y[:, None]) & ~torch.eye(8, dtype=torch.bool)
-    found = isometric_losses(hidden, distances(x), same, 10.0 if scaling == "code" else 1.0)
+    found = isometric_losses(hidden, pairwise_distances(x), same, 10.0 if scaling == "code" else 1.0)
     for place in range(2):
         expected = isometric_loss(x[place], hidden[place], y[place], scaling=scaling)
         assert float(found[place]) == pytest.approx(float(expected), rel=1e-9)
@@ -49,7 +57,7 @@ def test_the_batched_loss_is_the_loss(scaling):
 @pytest.mark.parametrize("lesson", [small(), small(beta=0.0), small(scale=10.0, start="orthogonal")])
 def test_a_network_becomes_what_it_would_have_become_alone(lesson):
     """Against ten plain lines of PyTorch, one network at a time."""
-    together = trained(X, Y, [3, 4], lesson, classes=3)
+    together = trained_ensemble(X, Y, [3, 4], lesson, classes=3)
     for place, seed in enumerate((3, 4)):
         parameters = [p.detach()[:1].clone().requires_grad_() for p in starts([12, 7, 7, 3], [seed], lesson.start)]
         optimiser = torch.optim.Adam(parameters, lr=lesson.rate)
@@ -85,7 +93,7 @@ def test_orthogonal_starts_and_seeds():
 def tiny(tmp_path):
     task = Task("smoke", tmp_path)
     data = Dataset("squares", X.reshape(40, 1, 3, 4), Y)
-    made = networks(task, data, betas=(0.0, 1.0), readings=("paper",), seeds=(0, 1), epochs=1)
+    made = trained_networks(task, data, betas=(0.0, 1.0), readings=("paper",), seeds=(0, 1), epochs=1)
     return task, data, made
 
 
@@ -127,8 +135,10 @@ def test_what_is_there_is_not_made_again(tmp_path, monkeypatch):
     first = stood(task, made, data, name="tiny")
     (tmp_path / "mnist" / "networks" / "paper-beta1-40x1-seed1.arrays").unlink()
     asked = []
-    monkeypatch.setattr(mnist_networks, "trained", lambda *given, **_: asked.append(given[2]) or trained(*given))
-    monkeypatch.setattr(mnist_attacks, "_attacked", lambda *_: pytest.fail("attacked again"))
+    monkeypatch.setattr(
+        networks, "trained_ensemble", lambda *given, **_: asked.append(given[2]) or trained_ensemble(*given)
+    )
+    monkeypatch.setattr(attacks, "_attacked", lambda *_: pytest.fail("attacked again"))
     *_, again = tiny(tmp_path)
     assert asked == [[1]]  # the seed that is missing, and no other
     assert all(torch.equal(a.parameters["weight0"], b.parameters["weight0"]) for a, b in zip(made, again, strict=True))

@@ -3,11 +3,11 @@ import math
 import pytest
 import torch
 
-from lisse.experiments import Task
-from lisse.experiments.masked_autoencoders import operators as study
-from lisse.experiments.masked_autoencoders.lemma import CONSTRUCTIONS, lemma_outcome, residuals
-from lisse.experiments.masked_autoencoders.skip import BETAS, skip_against_solve
 from lisse.maths.variation import patch_cross
+from lisse_experiments import Task
+from lisse_experiments.masked_autoencoders import operators as study
+from lisse_experiments.masked_autoencoders.operators.lemma import CONSTRUCTIONS, lemma_outcome, residuals
+from lisse_experiments.masked_autoencoders.operators.skip import BETAS, skip_against_solve
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from lisse.data import load_data
-from lisse.experiments import Task, form, study
-from lisse.experiments.masked_autoencoders import networks, tables
-from lisse.experiments.masked_autoencoders.pretrain import Work, pretrained, side_by_side
-from lisse.experiments.masked_autoencoders.probe import features, linear_probe
-from lisse.experiments.masked_autoencoders.reconstruction import (
+from lisse.models import load_model
+from lisse.networks import zoo
+from lisse.profile import Row
+from lisse_experiments import Task, form, study
+from lisse_experiments.masked_autoencoders import networks, tables
+from lisse_experiments.masked_autoencoders.pretrain import Work, pretrained, side_by_side
+from lisse_experiments.masked_autoencoders.probe import features, linear_probe
+from lisse_experiments.masked_autoencoders.reconstruction import (
     BestLinear,
     PrincipalComponents,
     errors,
@@ -22,9 +25,6 @@ from lisse.experiments.masked_autoencoders.reconstruction import (
     noise_for,
     painted,
 )
-from lisse.models import load_model
-from lisse.networks import zoo
-from lisse.profile import Row
 
 
 def generator(seed=0):

@@ -12,10 +12,10 @@ import torch
 pytest.importorskip("transformers")
 
 from lisse import load_model
-from lisse.experiments.regularity import masked_lm
-from lisse.experiments.regularity.masked_lm import IGNORED, Recipe, batches, corrupted, trained
-from lisse.experiments.regularity.pairs import sentences
-from lisse.experiments.regularity.wordpiece import SPECIAL, pieces, trained_tokenizer
+from lisse_experiments.regularity import masked_lm
+from lisse_experiments.regularity.masked_lm import IGNORED, Recipe, batches, corrupted, trained_quality
+from lisse_experiments.regularity.pairs import sentences
+from lisse_experiments.regularity.wordpiece import SPECIAL, pieces, trained_tokenizer
 
 TINY = Recipe(
     layers=1, width=16, heads=2, vocabulary=300, length=16, tokens=512, steps=6, lr=3e-3, dropout=0.0, held_out=50,
@@ -94,7 +94,7 @@ def test_pieces_are_letters_then_words_then_parts_by_count():
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("masked_lm") / "lm"
-    return SimpleNamespace(out=out, quality=trained(sentences(), TINY, out))
+    return SimpleNamespace(out=out, quality=trained_quality(sentences(), TINY, out))
 
 
 def test_what_is_left_can_be_loaded_and_is_what_was_judged(made):
@@ -114,10 +114,10 @@ def test_what_is_left_can_be_loaded_and_is_what_was_judged(made):
 
 def test_a_second_start_finds_it_done_and_another_recipe_is_refused(made):
     before = (made.out / "model" / "model.safetensors").stat().st_mtime_ns
-    assert trained(sentences(), TINY, made.out).masked == made.quality.masked
+    assert trained_quality(sentences(), TINY, made.out).masked == made.quality.masked
     assert (made.out / "model" / "model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(ValueError, match="out must be empty or of the same recipe"):
-        trained(sentences(), dataclasses.replace(TINY, lr=1e-4), made.out)
+        trained_quality(sentences(), dataclasses.replace(TINY, lr=1e-4), made.out)
 
 
 def test_an_interrupted_training_ends_where_an_unbroken_one_does(made, tmp_path, monkeypatch):
@@ -133,10 +133,10 @@ def test_an_interrupted_training_ends_where_an_unbroken_one_does(made, tmp_path,
     monkeypatch.setattr(masked_lm, "_step", stops)
     monkeypatch.setattr(masked_lm, "SAVE_EVERY", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        trained(sentences(), TINY, tmp_path / "lm")
+        trained_quality(sentences(), TINY, tmp_path / "lm")
     assert (tmp_path / "lm" / "checkpoint.safetensors").is_file()
     monkeypatch.setattr(masked_lm, "_step", real)
-    again = trained(sentences(), TINY, tmp_path / "lm")
+    again = trained_quality(sentences(), TINY, tmp_path / "lm")
     assert float(again.loss.value) == pytest.approx(float(made.quality.loss.value), rel=1e-6)
     assert not (tmp_path / "lm" / "checkpoint.safetensors").exists()
 
@@ -153,16 +153,16 @@ def test_beginning_from_an_encoder_keeps_its_weights_and_words(made):
 
 
 def test_more_steps_learn_more(tmp_path):
-    longer = trained(sentences(), dataclasses.replace(TINY, steps=60), tmp_path / "lm")
-    short = trained(sentences(), dataclasses.replace(TINY, minutes=1e-9), tmp_path / "none")
+    longer = trained_quality(sentences(), dataclasses.replace(TINY, steps=60), tmp_path / "lm")
+    short = trained_quality(sentences(), dataclasses.replace(TINY, minutes=1e-9), tmp_path / "none")
     assert float(longer.loss.value) < float(short.loss.value) - 0.5
     assert json.loads((tmp_path / "none" / "result.json").read_text())["steps"] == 0
 
 
 def test_bad_recipes(tmp_path):
     with pytest.raises(ValueError, match="precision must be bf16, 32 or 64, got '16'"):
-        trained(sentences(), dataclasses.replace(TINY, precision="16"), tmp_path)
+        trained_quality(sentences(), dataclasses.replace(TINY, precision="16"), tmp_path)
     with pytest.raises(ValueError, match="held_out must lie in 1 … 1, got 2"):
-        trained(["a", "b"], dataclasses.replace(TINY, held_out=2), tmp_path)
+        trained_quality(["a", "b"], dataclasses.replace(TINY, held_out=2), tmp_path)
     with pytest.raises(ValueError, match="lr must let the loss stay finite"):
-        trained(sentences(), dataclasses.replace(TINY, lr=1e300, steps=40), tmp_path)
+        trained_quality(sentences(), dataclasses.replace(TINY, lr=1e300, steps=40), tmp_path)

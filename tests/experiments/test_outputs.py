@@ -5,7 +5,7 @@ import csv
 import pytest
 from PIL import Image
 
-from lisse.experiments.outputs import csv_file, png_files
+from lisse_experiments.outputs import csv_file, png_files
 
 
 def test_lines_come_back_from_the_file(tmp_path):

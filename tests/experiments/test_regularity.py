@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import linear_sum_assignment
 
-from lisse.experiments import PAPERS, Task, form, study
-from lisse.experiments.regularity import depth, negation, pairs, stretches, tables
-from lisse.experiments.regularity.negation import Distances
-from lisse.experiments.regularity.pairs import Pair
-from lisse.experiments.regularity.statistics import difference, pearson, ranked, welch, within
 from lisse.maths.intervals import Interval
+from lisse_experiments import PAPERS, Task, form, study
+from lisse_experiments.regularity import depth, negation, pairs, stretches, tables
+from lisse_experiments.regularity.negation import Distances
+from lisse_experiments.regularity.pairs import Pair
+from lisse_experiments.regularity.statistics import difference, pearson, ranked, welch, within
 
 # --- pairs ----------------------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ def test_stored_predictions(tmp_path, monkeypatch):
     (folder / "pred_NEG-136-SIMP_roberta-base.txt").write_text("\n".join([*lists, *lists[2:]]))
     (found,) = pairs.stored_predictions()
     assert (found.network, found.file, len(found.pairs)) == ("roberta-base", "NEG-136-SIMP", 2)  # one pair comes twice
-    assert found.same == [False, True]
+    assert found.stays == [False, True]
     assert found.overlap == [1.0, 0.25]
     assert found.comparable == [False, True]  # "an" became "a"
     (folder / "pred_NEG-136-SIMP_roberta-base.txt").write_text("['a']")
@@ -170,7 +170,7 @@ def test_within_takes_the_means_of_groups_away():
 def model(tmp_path_factory):
     transformers = pytest.importorskip("transformers")
     from lisse import load_model
-    from lisse.experiments.regularity.wordpiece import trained_tokenizer
+    from lisse_experiments.regularity.wordpiece import trained_tokenizer
 
     folder = tmp_path_factory.mktemp("bert")
     words = trained_tokenizer(pairs.sentences(), 300)
@@ -237,18 +237,18 @@ def test_distances_are_kept_for_the_same_weights_and_pairs(model, tmp_path):
     again = negation.kept_distances(file, model, some, tell=lambda done, total: told.append((done, total)))
     assert len(told) == 1
     assert torch.equal(again.input, first.input)
-    assert torch.equal(again.same, first.same)
+    assert torch.equal(again.stays, first.stays)
     negation.kept_distances(file, model, some[:4], tell=lambda done, total: told.append((done, total)))
     assert told[-1] == (4, 4)
 
 
 def test_bad_texts(model):
     with pytest.raises(ValueError, match=r"a text must have one \[MASK\], got 0 in 'a robin'"):
-        negation.seen(model, ["a robin"])
+        negation.encodings(model, ["a robin"])
     with pytest.raises(ValueError, match="pairs must hold at least one pair"):
         negation.distances(model, [])
     with pytest.raises(ValueError, match="model must be a masked language model with its tokenizer"):
-        negation.seen(torch.nn.Linear(1, 1), ["[MASK]"])
+        negation.encodings(torch.nn.Linear(1, 1), ["[MASK]"])
 
 
 # --- searches and iterations ----------------------------------------------------------------------------------------
@@ -293,7 +293,9 @@ def test_one_token_is_inverted_at_the_rate_of_its_scale():
 
 def test_inversion_is_certain_below_the_guaranteed_scale():
     scale = depth.guaranteed_scale()
-    assert scale == pytest.approx(1 / ((4 * math.sqrt(2) + 1) * math.e**2), rel=1e-9)
+    radius = (1 + scale) / (1 - scale)  # of the ball that y and all iterates lie in, where tokens come from R = 1
+    assert scale == pytest.approx(1 / ((4 * math.sqrt(2) * radius**2 + 1) * math.exp(2 * radius**2)), rel=1e-9)
+    assert scale == pytest.approx(0.01672, abs=1e-5)
     (one,) = depth.inversions([0.99 * scale])
     assert one.converged
     assert one.error < 1e-9
@@ -411,9 +413,9 @@ def test_findings_have_n_intervals_and_the_papers_numbers():
 
 
 def test_tables_and_pictures(tmp_path, model):
-    figures = pytest.importorskip("lisse.experiments.regularity.figures")
+    figures = pytest.importorskip("lisse_experiments.regularity.figures")
     pair = pairs.templates()[0]
-    seen = negation.seen(model, [pair.sentence, pair.negation])
+    seen = negation.encodings(model, [pair.sentence, pair.negation])
     drawn = figures.draw(results(), seen, pair, "a model", tmp_path)
     assert [path.name for path in drawn] == ["figure-1.png", "figure-2.png", "bounds.png", "depth.png", "stored.png"]
     assert all(path.stat().st_size > 10_000 for path in drawn)

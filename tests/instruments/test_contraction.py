@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+import lisse
 from lisse.data import Dataset
-from lisse.instruments import ALL, Contraction
-from lisse.instruments.contraction_local import head_sizes
-from lisse.maths.bounds import attention_on_ball, lookup_norm
+from lisse.instruments import ALL, Contraction, Propagation
+from lisse.instruments.contraction.local import head_sizes
+from lisse.maths.bounds import attention_on_ball, attention_worst_token, lookup_norm
 from lisse.maths.markov import Bilinear
+from lisse.maths.transport import wasserstein_infinity
 from lisse.networks.zoo.attention_only import AttentionOnly
 from lisse.networks.zoo.text import EncoderDecoder
 from lisse.networks.zoo.vit import VisionTransformer
@@ -121,6 +123,7 @@ def vectors(n=9):
 
 def measured(model, data, **options):
     run = {key: options.pop(key) for key in ("batch", "seed", "memory", "cache", "layers") if key in options}
+    run["order"] = "given"  # what they are compared with is in the order of the data
     defaults = {"points": 2, "shown": 0}
     return Contraction(**{**defaults, **options}).measure(model, data, **run)
 
@@ -169,6 +172,18 @@ def test_one_token_is_stretched_by_its_lookup(ground, p):
     before, after = value(profile, "distance_before", name), value(profile, "distance_after", name)
     assert after.value == pytest.approx(3 * before.value, rel=1e-5)
     assert value(profile, "log_bound", name).value >= math.log10(3)
+    # The worst token is the only one.
+    assert value(profile, "token_stretch", name).value == pytest.approx(3.0, rel=1e-5)
+    assert value(profile, "token_stretch", name).n == 2
+    if (p, ground) == (1.0, 2):
+        # Of two images the hull is a line: 3, and what the potential's slope adds on it.
+        assert value(profile, "log_token_bound", name).value >= math.log10(3)
+        with torch.no_grad():
+            model = one_token()
+            model.blocks[0].attention.query.weight.zero_()
+        flat = measured(model, images(), ground=ground, p=p)
+        assert value(flat, "log_token_bound", name).value == pytest.approx(math.log10(3), abs=1e-6)
+        assert value(flat, "log_token_room", name).value == pytest.approx(0.0, abs=1e-5)
 
 
 def test_attention_that_looks_everywhere_alike_gives_the_mean():
@@ -244,6 +259,35 @@ def test_distances_are_those_of_a_naive_loop_with_pot():
     assert value(profile, "correlation").value == pytest.approx(np.corrcoef(entry, apart)[0, 1], abs=1e-5)
 
 
+def test_the_worst_token_is_that_of_a_naive_loop_and_its_bound_that_of_the_pairs_hull():
+    model, data, profile = bert(), pairs(), usual("bert")
+    for index in (0, 1):
+        site, layer = f"encoder.layer.{index}.attention.self", model.encoder.layer[index].attention
+        before, after = (
+            [tokens(model, side, place)[:2] for side in (data, data.partner)]
+            for place in (f"{site}:in", f"encoder.layer.{index}.attention.output.dense")
+        )
+        stretch = max(
+            float(wasserstein_infinity(fx, fy) / wasserstein_infinity(x, y))
+            for x, y, fx, fy in zip(*before, *after, strict=True)
+        )
+        assert value(profile, "token_stretch", site).value == pytest.approx(stretch, rel=1e-5)
+        out = layer.output.dense.weight.detach().double()
+        largest = 0.0
+        for x, y in zip(*before, strict=True):
+            together, apart = [], []
+            for part in (slice(0, 8), slice(8, 16)):
+                q, k, v = (getattr(layer.self, n).weight[part].detach().double() for n in ("query", "key", "value"))
+                potential = Bilinear(q, k, 8**-0.5, layer.self.query.bias[part].detach().double())
+                for sizes, lookup in ((together, out[:, part] @ v), (apart, v)):
+                    sizes.append(attention_worst_token(potential, atoms=torch.cat([x, y]), lookup=lookup).value)
+            norm = float(torch.linalg.matrix_norm(out, 2))
+            largest = max(largest, min(sum(together), norm * math.hypot(*apart)))
+        bound = value(profile, "log_token_bound", site).value
+        assert bound == pytest.approx(math.log10(largest), abs=1e-5)
+        assert value(profile, "log_token_room", site).value == pytest.approx(bound - math.log10(stretch), abs=1e-5)
+
+
 def test_the_bound_is_theorem_1_of_the_layers_weights():
     model, data, profile = bert(), pairs(), usual("bert")
     site, layer = "encoder.layer.1.attention.self", model.encoder.layer[1].attention
@@ -294,7 +338,7 @@ def test_no_bound_is_under_what_is_measured(case, ground):
     for rows in sites:
         for over, under in (
             ("log_bound", "stretch"), ("local_bound", "local_stretch"),
-            ("log_sequence_bound", "local_stretch"),
+            ("log_sequence_bound", "local_stretch"), ("log_token_bound", "token_stretch"),
         ):  # fmt: skip
             if (over, ()) in rows and (under, ()) in rows:
                 bound = rows[over, ()].value if over.startswith("log_") else math.log10(rows[over, ()].value)
@@ -321,6 +365,40 @@ def test_the_hull_bound_holds_for_its_very_pairs():
         site = f"encoder.layer.{layer}.attention.self"
         assert math.log10(value(profile, "stretch", site).value) <= value(profile, "log_hull_bound", site).value
         assert value(profile, "log_hull_bound", site).n == 3
+
+
+def alike(n=5, length=6):
+    """Pairs of one length: sentences whose tokens lie at the same places."""
+    ids = torch.randint(5, 40, (2, n, length), generator=torch.Generator().manual_seed(8))
+    first, second = ({"input_ids": side, "attention_mask": torch.ones_like(side)} for side in ids)
+    lengths = torch.full((n,), length)
+    return Dataset("alike", first, None, lengths, Dataset("partner", second, None, lengths))
+
+
+@pytest.mark.parametrize("model", [bert, gpt2, llama, t5, bart])
+def test_the_worst_tokens_bound_holds_under_masks_tables_and_rotations(model):
+    profile = measured(model(), alike(), points=5)
+    stretches = [row for row in profile.rows if row.quantity == "token_stretch"]
+    bounds = {row.layer: row for row in profile.rows if row.quantity == "log_token_bound"}
+    assert len(stretches) >= 2
+    assert {row.layer for row in stretches} == set(bounds)
+    for row in stretches:
+        assert math.log10(row.value) <= bounds[row.layer].value
+        assert (row.kind, bounds[row.layer].kind, row.n) == ("lower", "upper", 5)
+
+
+def test_where_order_matters_sentences_of_other_lengths_have_no_worst_token():
+    profile = usual("gpt2")
+    assert not names(profile) & {"token_stretch", "log_token_bound", "log_token_room"}
+    assert any("order matters there, and no pair looked at" in note for note in profile.notes)
+
+
+def test_a_bound_of_the_worst_token_that_says_nothing_is_left_out_with_the_reason():
+    profile = measured(bert(), pairs(), vacuous=0.5)
+    assert "token_stretch" in names(profile)
+    assert not names(profile) & {"log_token_bound", "log_token_room"}
+    (note,) = [note for note in profile.notes if note.startswith("log_token_bound is left out")]
+    assert "more than 0.5 powers of ten above what was measured" in note
 
 
 # --- which bounds hold for whom -------------------------------------------------------------------------------------
@@ -429,16 +507,16 @@ def test_batches_and_memory_change_nothing(change):
 
 
 def test_finished_work_is_not_done_again(tmp_path, monkeypatch):
-    from lisse.instruments import contraction_local, contraction_pairs
+    from lisse.instruments.contraction import Distances, LocalConstants
 
     first = measured(bert(), pairs(), cache=tmp_path, batch=4)
 
     def refuse(*_):
         raise AssertionError("done again")
 
-    monkeypatch.setattr(contraction_local.Points, "block", refuse)
-    monkeypatch.setattr(contraction_pairs.Distances, "block", refuse)
-    run = Run(bert(), pairs(), cache=tmp_path, batch=4)
+    monkeypatch.setattr(LocalConstants, "block", refuse)
+    monkeypatch.setattr(Distances, "block", refuse)
+    run = Run(bert(), pairs(), cache=tmp_path, batch=4, order="given")
     again = Contraction(points=2, shown=0).part(run)  # the part itself, not the part's own copy
     assert [row.value for row in again.rows] == [row.value for row in first.rows]
 
@@ -496,9 +574,8 @@ def test_samples_points_shown_level_and_quick():
     assert row.value == wide.value
     assert wide.low < row.low <= row.high < wide.high
     assert not names(measured(bert(), pairs(), points=0)) & {"local_bound", "local_stretch", "log_hull_bound"}
-    quick = Contraction(quick=True).measure(bert(), pairs())
-    assert all(row.low is None for row in quick.rows)
-    assert value(quick, "distance_before", site).kind == "exact"
+    quick = Contraction.sized("quick").measure(bert(), pairs())
+    assert value(quick, "distance_before", site).kind == "estimate"
     assert value(quick, "local_bound", site).n == 2
 
 
@@ -529,7 +606,7 @@ def test_more_steps_come_nearer_to_the_jacobians_norm():
 
 def test_the_local_stretch_is_the_norm_of_the_jacobian_on_valid_tokens():
     """Against the whole Jacobian of the formula, sample by sample, without its padding."""
-    from lisse.networks.attention_sites import attended, attention_sites
+    from lisse.networks.attention import attended, attention_sites
 
     model, data = bert(), pairs()
     (batch,) = data.batches(len(data))
@@ -622,14 +699,15 @@ def test_values_that_are_not_finite_are_told_with_their_layer():
         ({"points": -1}, "points must be a whole number of at least 0, got -1"),
         ({"shown": 0.5}, "shown must be a whole number of at least 0, got 0.5"),
         ({"max_iter": 0}, "max_iter must be a whole number of at least 1"),
-        ({"against": "me"}, "against must be partner, corrupted, shuffled or None, got 'me'"),
+        ({"against": "me"}, "against must be one of partner, corrupted, shuffled, got 'me'"),
         ({"p": 0.5}, "p must be finite and at least 1, got 0.5"),
-        ({"ground": 3}, "ground must be 1 or 2, got 3"),
+        ({"ground": 3}, "ground must be one of 1, 2, got 3"),
         ({"corruption": "rust"}, "corruption must be one of .*, got 'rust'"),
-        ({"severity": 6}, "severity must be 1, 2, 3, 4 or 5, got 6"),
-        ({"embedding": "last"}, "embedding must be auto, mean, first or mask, got 'last'"),
-        ({"noise": 0.0}, "noise must be positive, got 0.0"),
-        ({"tol": -1.0}, "tol must be positive, got -1.0"),
+        ({"severity": 6}, "severity must be one of 1, 2, 3, 4, 5, got 6"),
+        ({"embedding": "last"}, "embedding must be one of auto, mean, first, mask, got 'last'"),
+        ({"noise": 0.0}, "noise must be positive and finite, got 0.0"),
+        ({"vacuous": 0.0}, "vacuous must be positive and finite, got 0.0"),
+        ({"tol": -1.0}, "tol must be positive and finite, got -1.0"),
         ({"level": 1.0}, r"level must lie in \(0, 1\), got 1.0"),
     ],
 )
@@ -647,7 +725,7 @@ def test_it_is_offered_and_every_row_is_described():
 
 
 def test_head_sizes_are_the_norms_of_the_products():
-    from lisse.networks.attention_sites import attention_sites
+    from lisse.networks.attention import attention_sites
 
     model = bert()
     (batch,) = pairs().batches(9)
@@ -658,3 +736,31 @@ def test_head_sizes_are_the_norms_of_the_products():
     ))  # fmt: skip
     spectral = [float(torch.linalg.matrix_norm(out[:, h : h + 8] @ v[h : h + 8], 2)) for h in (0, 8)]
     assert head_sizes(sites[0].weights, 2) == pytest.approx(spectral)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "grid"),
+    [(bert, pairs, None), (gpt2, pairs, None), (llama, pairs, None), (t5, pairs, None), (vit, images, None),
+     (Encoder, vectors, (1, 5)), (lambda: Encoder(True), vectors, (1, 5))],
+)  # fmt: skip
+def test_with_propagation_it_makes_one_pass_and_no_other_number(model, data, grid):
+    instruments = [Contraction(points=1, max_iter=2, shown=0), Propagation(kernels=2, lemma=0, grid=grid)]
+    network, samples = model(), data()
+    passes = []
+    network.register_forward_pre_hook(lambda *_: passes.append(1))
+
+    def parts_and_passes(*chosen):
+        passes.clear()
+        return lisse.measure(network, samples, list(chosen), batch=3, on_error="note").parts, len(passes)
+
+    (contraction,), first = parts_and_passes(instruments[0])
+    (propagation,), second = parts_and_passes(instruments[1])
+    for order in (instruments, instruments[::-1]):
+        parts, both = parts_and_passes(*order)
+        for part in parts:
+            alone = contraction.rows if part.instrument == "contraction" else propagation.rows
+            values = [(row.value, row.low or 0.0, row.high or 0.0) for row in part.rows]
+            # Strides may differ between what is kept and what is there, and with them the last bit.
+            assert values == [pytest.approx((x.value, x.low or 0.0, x.high or 0.0), rel=1e-6, abs=1e-9) for x in alone]
+        assert contraction.rows
+        assert both <= first + second - 3 or not propagation.rows

@@ -10,9 +10,10 @@ from torch.nn import functional
 import lisse
 from lisse.data import Dataset, generators
 from lisse.instruments import ALL, Isometry
-from lisse.instruments.isometry_distances import longest_hole
+from lisse.instruments.isometry.distances import longest_hole
 from lisse.maths.homology import persistence
 from lisse.maths.isometry import distortion, euclidean
+from lisse.maths.isometry.scale_free import scale_free_distortion
 from lisse.networks.isometric import LocallyIsometric, isometric_loss
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
@@ -65,7 +66,7 @@ def test_a_rotation_is_an_isometry_and_a_scaling_is_not():
 
 def test_numbers_are_those_of_the_activations():
     model = network()
-    profile = Isometry(samples=60, points=0, quick=True).measure(model, DATA)
+    profile = Isometry(samples=60, points=0, clouds=1).measure(model, DATA)
     with torch.no_grad():
         z = model[:2](X)
     before, after = euclidean(X.double()), euclidean(z.double())
@@ -100,7 +101,7 @@ def test_clouds_give_intervals():
 
 
 def test_histograms_are_of_every_pair():
-    profile = Isometry(samples=60, points=0, bins=11, quick=True).measure(network(), DATA)
+    profile = Isometry(samples=60, points=0, bins=11, clouds=1).measure(network(), DATA)
     arrays = profile["isometry"].arrays
     assert arrays["histogram/input/within/counts"].shape == (11,)
     assert arrays["histogram/input/within/edges"].shape == (12,)
@@ -110,11 +111,23 @@ def test_histograms_are_of_every_pair():
 
 
 def test_classes_limits_what_is_looked_at_one_by_one():
-    profile = Isometry(samples=60, points=0, classes=2, quick=True).measure(network(), DATA)
+    profile = Isometry(samples=60, points=0, classes=2, clouds=1).measure(network(), DATA)
     assert {row.at["class"] for row in rows(profile, "longest_hole")} == {"0", "1"}
     assert any("2 of 3 classes" in note for note in profile.notes)
-    bare = Isometry(samples=60, points=0, holes=False, quick=True).measure(network(), DATA)
+    bare = Isometry(samples=60, points=0, holes=False, clouds=1).measure(network(), DATA)
     assert not rows(bare, "longest_hole")
+
+
+def test_a_class_may_be_called_anything(tmp_path):
+    named = Dataset("toy", X, Y, classes=("a|pairs=b", "quantile=1|", '["c"/0]'))
+    profile = Isometry(samples=60, points=0, clouds=1).measure(network(), named, cache=tmp_path)
+    for file in tmp_path.rglob("*.part"):
+        file.unlink()  # what is read back is the pieces
+    again = Isometry(samples=60, points=0, clouds=1).measure(network(), named, cache=tmp_path)
+    assert again.rows == profile.rows
+    holes = rows(profile, "longest_hole")
+    assert {row.at["class"] for row in holes} == set(named.classes)
+    assert {frozenset(row.at) for row in holes} == {frozenset({"class", "cloud"})}
 
 
 def test_a_ring_has_its_hole_and_a_line_none():
@@ -131,7 +144,7 @@ def test_a_ring_has_its_hole_and_a_line_none():
 def test_gradients_jacobians_and_bounds():
     model = network().double()
     data = Dataset("toy", X.double(), Y)
-    profile = Isometry(samples=60, points=8, tol=1e-6, max_iter=8).measure(model, data)
+    profile = Isometry(samples=60, points=8, tol=1e-6, max_iter=8).measure(model, data, order="given")
     x = X[:8].double().requires_grad_()
     entropy = functional.cross_entropy(model(x), Y[:8], reduction="sum")
     (gradient,) = torch.autograd.grad(entropy, x)
@@ -191,8 +204,8 @@ def test_labels_beyond_the_logits_are_told():
 
 
 def test_chosen_layers_are_still_compared_with_the_input():
-    every = Isometry(samples=60, points=0, quick=True).measure(network(), DATA)
-    some = Isometry(samples=60, points=0, quick=True).measure(network(), DATA, layers=["3"])
+    every = Isometry(samples=60, points=0, clouds=1).measure(network(), DATA)
+    some = Isometry(samples=60, points=0, clouds=1).measure(network(), DATA, layers=["3"])
     layer = rows(some, "distance_error", pairs="within")[0].layer
     assert rows(some, "distance_error", pairs="within")[0].value != 0
     assert {row.layer for row in rows(some, "distance_error")} == {layer}
@@ -242,7 +255,7 @@ def test_points_beside_the_data_may_leave_the_range_without_a_word():
 def test_a_trained_network_shows_what_training_did():
     data = generators.rings(60, seed=0)
     model = LocallyIsometric(3, classes=2)
-    profile = Isometry(samples=60, quick=True).measure(model, data)
+    profile = Isometry(samples=60, clouds=1).measure(model, data)
     assert {row.at["class"] for row in rows(profile, "longest_hole")} == {"first ring", "second ring"}
     assert any("Φ of the bounds is blocks.3" in note for note in profile.notes)
 
@@ -250,7 +263,8 @@ def test_a_trained_network_shows_what_training_did():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"samples": 3}, "samples must be at least 4"), ({"clouds": 0}, "clouds"), ({"classes": 0}, "classes"),
+        ({"samples": 3}, "samples must be a whole number of at least 4"), ({"clouds": 0}, "clouds"),
+        ({"classes": 0}, "classes"),
         ({"bins": 0}, "bins"), ({"points": -1}, "points"), ({"whole": -1}, "whole"), ({"max_iter": 0}, "max_iter"),
         ({"level": 1.0}, "level must lie"), ({"tol": 0.0}, "tol must be positive"),
     ],
@@ -276,3 +290,42 @@ def test_max_iter_and_tol_decide_how_close_the_norm_comes():
         one(loose, "local_jacobian", layer, over="max", where="on").value
         < one(tight, "local_jacobian", layer, over="max", where="on").value
     )
+
+
+def test_a_similarity_has_no_distortion_up_to_scale():
+    turn, _ = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(2)))
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    for layer, factor in zip(model[:3], (3.0, 0.01, 500.0), strict=True):
+        layer.weight.data = factor * turn
+    profile = Isometry(points=0, holes=False).measure(model, DATA)
+    assert [row.layer for row in rows(profile, "scale_free_distortion")] == ["0", "1", "2", "3"]
+    for layer in "012":
+        assert one(profile, "scale_free_distortion", layer).value == pytest.approx(0.0, abs=1e-5)
+    assert one(profile, "distance_error", "0", pairs="within").value == pytest.approx(2.0, rel=1e-4)  # the paper's
+    assert one(profile, "scale_free_distortion", "3").value > 0.1  # a plane does not hold four dimensions
+    np.testing.assert_allclose(profile["isometry"].arrays["samples/scale_free_distortion"], 0, atol=1e-5)
+
+
+def test_distortion_up_to_scale_is_that_of_all_pairs_of_samples():
+    data = Dataset("toy", torch.randn(900, 4, generator=torch.Generator().manual_seed(5)), torch.arange(900) // 300)
+    data.inputs[300:] *= torch.tensor([1.0, 9.0, 0.1, 3.0])
+    model = network()
+    profile = Isometry(samples=20, clouds=5, points=0, holes=False).measure(model, data, order="given")
+    drawn = data.inputs[:100]
+    with torch.no_grad():
+        expected = scale_free_distortion(euclidean(drawn), euclidean(model[:4](drawn)))
+    row = one(profile, "scale_free_distortion", "3")
+    assert (row.kind, row.n) == ("estimate", 100)
+    assert row.value == pytest.approx(expected.error, rel=1e-5)
+    assert row.low < row.value < row.high
+    array = profile["isometry"].arrays["samples/scale_free_distortion"]  # of the last block, not of the logits
+    np.testing.assert_allclose(array, expected.influence, rtol=1e-4)
+    few = Isometry(samples=20, clouds=5, points=0, holes=False).measure(model, data, layers=["1", "3"], order="given")
+    assert one(few, "scale_free_distortion", "3").value == row.value  # whatever is read between, or not at all
+
+
+def test_a_layer_that_is_a_point_is_wholly_distorted():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3), nn.Tanh())
+    model[1].weight.data.zero_()
+    profile = Isometry(points=0, holes=False).measure(model, Dataset("toy", X))
+    assert one(profile, "scale_free_distortion", "2").value == 1.0

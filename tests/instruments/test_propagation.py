@@ -179,7 +179,7 @@ def test_rank_and_similarity(seen):
                                ("blocks.1", "first", (2, 0))):  # fmt: skip
         assert value(profile, "similarity", layer, pair=pair).value == pytest.approx(float(table[entry]))
     flat = [blocks[0]["v"][:, 1:].flatten(1)[:4], blocks[0]["after"][:, 1:].flatten(1)[:4]]
-    few = Propagation(samples=4, kernels=0).measure(vit(), IMAGES)["propagation"].arrays["similarity"]
+    few = Propagation(samples=4, kernels=0).measure(vit(), IMAGES, order="given")["propagation"].arrays["similarity"]
     assert few[0, 1] == pytest.approx(float(linear_cka(*flat, estimator="unbiased").detach()), abs=1e-3)
 
 
@@ -212,14 +212,14 @@ def test_without_skips_the_network_is_another_one(seen):
 def test_a_decoder_shows_what_mask_tokens_do():
     network = mae()
     options = Propagation(samples=N, kernels=2, lemma=2)
-    profile = options.measure(network, IMAGES, batch=4)
-    same = options.measure(network, IMAGES, batch=10)
+    profile = options.measure(network, IMAGES, batch=4, order="given")
+    same = options.measure(network, IMAGES, batch=10, order="given")
     for quantity, at in (("mask_mass", {"queries": "masked"}), ("lemma_share", {"construction": "restricted"})):
         row, other = (value(one, quantity, "decoder_blocks.0", **at) for one in (profile, same))
         assert row.value == pytest.approx(other.value, rel=1e-5)  # masks do not depend on the batch
     from lisse.run import Run
 
-    run = Run(network, Dataset("x", IMAGES))
+    run = Run(network, Dataset("x", IMAGES), order="given")
     noise = run.draw("propagation masks", 0, N, (16,), law="uniform")
     out = network(IMAGES, noise)
     hides = out["mask"].bool()
@@ -264,10 +264,10 @@ def test_a_decoder_shows_what_mask_tokens_do():
 
 def test_how_far_masked_patches_look_and_how_far_the_weights_of_25_reach():
     network = mae(decoder_heads=2)
-    profile = Propagation(samples=N, kernels=2, lemma=2, radii=(1,)).measure(network, IMAGES)
+    profile = Propagation(samples=N, kernels=2, lemma=2, radii=(1,)).measure(network, IMAGES, order="given")
     from lisse.run import Run
 
-    noise = Run(network, Dataset("x", IMAGES)).draw("propagation masks", 0, N, (16,), law="uniform")
+    noise = Run(network, Dataset("x", IMAGES), order="given").draw("propagation masks", 0, N, (16,), law="uniform")
     with torch.no_grad():
         out = network(IMAGES, noise)
         tokens = network.filled(network.encode(IMAGES, noise.argsort(1)[:, :4]), out["ids_restore"])
@@ -330,14 +330,14 @@ def test_hugging_faces_autoencoder_gives_the_same():
 
 
 def test_the_slope_in_n_is_that_of_its_points():
-    profile = Propagation(samples=8, kernels=0, lemma=2, sides=(2, 4, 6)).measure(mae(), IMAGES)
+    profile = Propagation(samples=8, kernels=0, lemma=2, sides=(2, 4, 6)).measure(mae(), IMAGES, order="given")
     rows = [row for row in profile.rows if row.quantity == "lemma_slope"]
     assert {row.at["construction"] for row in rows} >= {"restricted", "zeroed", "simplex"}
     assert all(row.low <= row.value <= row.high for row in rows)
     # The same weights on other grids, written out: mean residuals of two images, then a line in logarithms.
     from lisse.run import Run
 
-    run, sizes = Run(mae(), Dataset("x", IMAGES)), []
+    run, sizes = Run(mae(), Dataset("x", IMAGES), order="given"), []
     for side in (2, 4, 6):
         other = mae(size=4 * side)  # sine-cosine positions of its own grid
         own = {name: weight for name, weight in mae().state_dict().items() if not name.endswith("pos_embed")}
@@ -358,14 +358,14 @@ def test_the_slope_in_n_is_that_of_its_points():
     row = value(profile, "lemma_slope", "decoder_blocks.0", construction="restricted", sides=3)
     assert row.value == pytest.approx(slope, rel=1e-3, abs=1e-4)
     with pytest.raises(ValueError, match="positions are not the sine-cosine ones"):
-        Propagation(samples=8, kernels=0, lemma=2, sides=(2, 4, 6)).measure(mae(positions=False), IMAGES)
+        Propagation(samples=8, kernels=0, lemma=2, sides=(2, 4, 6)).measure(mae(positions=False), IMAGES, order="given")
     network = mae()
     network.decoder_pos_embed.zero_()
     told = []
     with pytest.raises(ValueError, match=r"positions are not the sine-cosine ones, got others in the decoder"):
-        Propagation(sides=(2, 4, 6)).measure(network, IMAGES, progress=told.append)
+        Propagation(sides=(2, 4, 6)).measure(network, IMAGES, progress=told.append, order="given")
     assert not any("propagation" in event.task for event in told)  # before anything is read
-    notes = Propagation(samples=8, kernels=0, sides=(2, 4, 6)).measure(vit(), IMAGES).notes
+    notes = Propagation(samples=8, kernels=0, sides=(2, 4, 6)).measure(vit(), IMAGES, order="given").notes
     assert any("No slope in n" in note for note in notes)
 
 
@@ -514,6 +514,28 @@ def test_a_network_that_looks_back_is_compared_with_kernels_that_do():
     assert value(profile, "key_spread", "h.0").value == pytest.approx(float(spread), rel=1e-4)
 
 
+def test_a_block_with_two_attentions_is_read_at_the_first():
+    transformers = pytest.importorskip("transformers")
+    from lisse.networks.zoo.text import EncoderDecoder
+
+    config = transformers.BartConfig(
+        d_model=16, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=32, decoder_ffn_dim=32, vocab_size=50, max_position_embeddings=16,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = EncoderDecoder(shaken(transformers.BartForConditionalGeneration(config)))
+    ids = torch.randint(5, 50, (9, 6), generator=torch.Generator().manual_seed(1))
+    data = Dataset("t", {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    profile = Propagation(kernels=8, ablation=True).measure(model, data)
+    blocks = [f"network.model.{part}.layers.{k}" for part, k in (("encoder", 0), ("decoder", 0), ("decoder", 1))]
+    assert list(dict.fromkeys(row.layer for row in profile.rows)) == blocks
+    for block in blocks:
+        assert {row.n for row in profile.rows if row.layer == block and row.quantity == "change"} == {9}
+    for block in blocks[1:]:
+        note = f"Not read: {block}.encoder_attn, the second attention of its block {block}."
+        assert note in profile.notes
+
+
 def test_layers_of_unlike_heads_are_filled_up_with_nan():
     found = _stacked([np.ones((2, 3)), np.zeros((4, 1))])
     assert found.shape == (2, 4, 3)
@@ -525,8 +547,11 @@ def test_any_transformer_by_torch_with_a_grid():
     torch.manual_seed(0)
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
     tokens = torch.randn(N, 10, 8)
-    with pytest.raises(ValueError, match=r"no square, got 10 .* Pass grid=\(rows, columns\)"):
-        FEW.measure(model, tokens)
+    line = FEW.measure(model, tokens)
+    assert value(line, "variation", "layers.0", of="block").value == pytest.approx(
+        float(token_variation(tokens, grid=(1, 10)).mean()), rel=1e-4
+    )
+    assert any("on a line" in note for note in line.notes)
     wide = Propagation(grid=(2, 5)).measure(model, tokens)
     assert value(wide, "variation", "layers.0", of="block").value == pytest.approx(
         float(token_variation(tokens, grid=(2, 5)).mean()), rel=1e-4
@@ -586,7 +611,7 @@ def test_the_first_rows_are_one_of_each_kind():
 
 
 def test_quick_has_no_intervals_and_samples_and_radii_are_taken():
-    profile = Propagation(samples=6, radii=(0, 3), quick=True, kernels=3).measure(vit(), IMAGES)
+    profile = Propagation(samples=6, radii=(0, 3), kernels=3).measure(vit(), IMAGES)
     assert all(row.low is None for row in profile.rows)
     assert value(profile, "ratio", "blocks.0", of="block").n == 6
     assert value(profile, "added_rank", "blocks.0").n == 3
@@ -601,18 +626,18 @@ def test_quick_has_no_intervals_and_samples_and_radii_are_taken():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"samples": 0}, "samples must be at least 1"),
+        ({"samples": 0}, "samples must be a whole number of at least 1"),
         ({"level": 1.0}, r"level must lie in \(0, 1\)"),
-        ({"radii": (-1,)}, "radii must not be negative"),
-        ({"radii": (1.5,)}, r"radii must .* whole numbers, got \(1.5,\)"),
+        ({"radii": (-1,)}, "radii must be a whole number of at least 0"),
+        ({"radii": (1.5,)}, r"radii must be a whole number of at least 0, got \(1.5,\)"),
         ({"sides": (2, 4, 6.5)}, "sides must be three or more"),
         ({"grid": (2,)}, r"grid must be \(rows, columns\), got \(2,\)"),
         ({"grid": (2.0, 2.5)}, r"grid must be \(rows, columns\), got \(2.0, 2.5\)"),
         ({"sides": (2, 4)}, "sides must be three or more"),
         ({"grid": (0, 3)}, r"grid must be \(rows, columns\)"),
-        ({"leading": -1}, "leading must not be negative"),
-        ({"kernels": -1}, "kernels must be at least 0"),
-        ({"lemma": -1}, "lemma must be at least 0"),
+        ({"leading": -1}, "leading must be a whole number of at least 0"),
+        ({"kernels": -1}, "kernels must be a whole number of at least 0"),
+        ({"lemma": -1}, "lemma must be a whole number of at least 0"),
     ],
 )
 def test_options_that_make_no_sense(options, match):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from lisse.cli.baselines import with_film
 from lisse.data import Dataset
 from lisse.instruments import Propagation
 from lisse.maths.attention_distance import attention_distance, attention_mass
@@ -40,7 +39,9 @@ def first_decoder_block(network, n):
     noise = Run(network, Dataset("x", IMAGES)).draw("propagation masks", 0, n, (16,), law="uniform")
     with torch.no_grad():
         out = network(IMAGES[:n], noise)
-        tokens = network.filled(network.encode(IMAGES[:n], noise.argsort(1)[:, : network.kept()]), out["ids_restore"])
+        tokens = network.filled(
+            network.encode(IMAGES[:n], noise.argsort(1)[:, : network.visible_count()]), out["ids_restore"]
+        )
         block = network.decoder_blocks[0]
         q, k, v = block.attn.projected(block.norm1(tokens))
     a = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1).double()
@@ -49,7 +50,7 @@ def first_decoder_block(network, n):
 
 def test_all_heads_together_have_one_set_of_weights_in_the_full_width():
     network = mae()
-    profile = Propagation(samples=10, kernels=0, lemma=3, radii=(1,)).measure(network, IMAGES)
+    profile = Propagation(samples=10, kernels=0, lemma=3, radii=(1,)).measure(network, IMAGES, order="given")
     a, v, hides = first_decoder_block(network, 3)
     shares, far, near = [], [], []
     for image in range(3):
@@ -123,7 +124,7 @@ def test_the_lemma_has_intervals_by_default_and_says_where_it_has_none():
 
 def test_similarity_does_not_depend_on_the_batch():
     network, look = mae(), Propagation(samples=66, kernels=0, lemma=0)
-    found = {batch: look.measure(network, IMAGES, batch=batch) for batch in (100, 7, 3, 1)}
+    found = {batch: look.measure(network, IMAGES, batch=batch, order="given") for batch in (100, 7, 3, 1)}
     whole = found[100]
     table = whole["propagation"].arrays["similarity_encoder"]
     assert np.isfinite(table).all()
@@ -144,6 +145,25 @@ def test_similarity_does_not_depend_on_the_batch():
     for start in range(0, 64, 8):
         stream.update([layer[start : start + 8] for layer in layers])
     assert np.allclose(table, stream.value().numpy(), rtol=1e-5)
+
+
+def test_a_killed_run_goes_on_with_the_same_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "patience", 0.0)
+    look, network, events = Propagation(samples=18, kernels=6, lemma=3, sides=(2, 4, 6)), mae(), []
+    expected = look.measure(network, IMAGES, batch=5, progress=events.append)
+    tasks = [event.task for event in events]
+    for moment in (tasks.index("propagation: encoder") + 1, tasks.index("propagation: decoder") + 2):
+        ticks = iter(range(len(events)))
+
+        def listen(event, ticks=ticks, moment=moment):
+            if next(ticks) == moment:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            look.measure(network, IMAGES, batch=5, cache=tmp_path / str(moment), progress=listen)
+        profile = look.measure(network, IMAGES, batch=5, cache=tmp_path / str(moment))
+        assert [repr(row) for row in profile.rows] == [repr(row) for row in expected.rows]
+        assert profile.notes == expected.notes
 
 
 def test_a_rest_of_four_is_a_group_of_its_own():
@@ -207,6 +227,7 @@ def test_a_copy_is_made_only_where_it_is_read(monkeypatch):
     assert not copies
     profile = Propagation(kernels=0, lemma=0).measure(theirs, data)
     assert len(copies) == 1
-    film = with_film(profile, theirs, data, 0)
-    assert any(name.startswith("filmstrip/") for name in film["propagation"].arrays)
+    assert not any(name.startswith("filmstrip/") for name in profile["propagation"].arrays)
+    (name,) = Propagation().pictures(Run(theirs, data))
+    assert name.startswith("filmstrip/")
     assert len(copies) == 2

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch import nn
 import lisse
 from lisse.data import Dataset
 from lisse.instruments import ALL, Robustness
-from lisse.instruments.robustness_rows import corruption_table, errors, relative_errors
+from lisse.instruments.robustness.rows import corruption_curves, corruption_table, relative_errors
 from lisse.maths.corruption import corrupt
 from lisse.maths.intervals import share_interval
 from lisse.models import declare
@@ -133,7 +134,7 @@ def test_corruptions_are_those_of_the_maths_and_the_drop_is_paired():
         assert drop.low <= drop.value <= drop.high
     everything = sum(shares.values()) / 4
     assert value(profile, "mean_corruption_error").value == pytest.approx(1 - everything)
-    assert errors(profile) == {
+    assert corruption_curves(profile) == {
         name: pytest.approx([1 - shares[name, 2], 1 - shares[name, 5]]) for name in ("brightness", "contrast")
     }
     (line,) = corruption_table([profile])
@@ -150,8 +151,8 @@ def test_the_mean_corruption_error_against_a_baseline():
     half = instrument.measure(bright(), Dataset("half", IMAGES, LABELS))
     same = relative_errors(half, base)
     assert same == {"brightness": 1.0, "contrast": 1.0, "all": 1.0}
-    with pytest.raises(ValueError, match="errors: profile must hold accuracies under corruption"):
-        errors(Robustness(**NOTHING).measure(bright(), DATA))
+    with pytest.raises(ValueError, match="corruption_curves: profile must hold accuracies under corruption"):
+        corruption_curves(Robustness(**NOTHING).measure(bright(), DATA))
 
 
 def test_noise_and_deformations_are_further_axes():
@@ -173,23 +174,48 @@ def test_numbers_do_not_depend_on_the_batch_size():
     assert [row.value for row in other.rows] != [row.value for row in found[0].rows]
 
 
-def test_quick_is_exact_of_these_samples():
-    profile = Robustness(**{**NOTHING, "sigma": (0.3,)}, quick=True).measure(bright(), DATA)
-    assert {row.kind for row in profile.rows} == {"exact"}
-    assert all(row.low is None for row in profile.rows)
-    few = Robustness(**NOTHING, samples=10).measure(bright(), DATA)
+def test_samples_are_the_first_ones():
+    few = Robustness(**NOTHING, samples=10, clean=10).measure(bright(), DATA)
     assert value(few, "clean_accuracy").n == 10
     assert "The first 10 of 60 samples." in few.notes
 
 
-def test_finished_pieces_are_found_again(tmp_path, monkeypatch):
-    from lisse.instruments import robustness_cases
+def test_clean_accuracy_is_that_of_more_samples_and_a_drop_that_of_the_changed_ones():
+    """The first ten labels are right and all others wrong: 10 of 40 as they are, and no drop from 1 to 1."""
+    labels = torch.where(torch.arange(60) < 10, LABELS, 1 - LABELS)
+    some = {**NOTHING, "corruptions": ("brightness",), "severities": (1,), "samples": 10}
+    profile = Robustness(**some, clean=40).measure(bright(), Dataset("squares", IMAGES, labels), order="given")
+    clean = value(profile, "clean_accuracy")
+    assert (clean.value, clean.n) == (0.25, 40)
+    assert value(profile, "corruption_accuracy").n == 10
+    (drop,) = rows(profile, "drop", corruption="brightness")
+    assert drop.value == pytest.approx(1 - value(profile, "corruption_accuracy").value)
+    assert len(profile["robustness"].arrays["right/clean"]) == 40
+    assert "The first 10 of 60 samples; clean accuracy is that of the first 40." in profile.notes
+    everything = Robustness(**some).measure(bright(), Dataset("squares", IMAGES, labels), order="given")
+    assert value(everything, "clean_accuracy").n == 60
+    fewer = Robustness(**some, clean=3).measure(bright(), Dataset("squares", IMAGES, labels), order="given")
+    assert value(fewer, "clean_accuracy").n == 10, "those that are changed are seen as they are in any case"
+    assert Robustness().accuracy(profile["robustness"]) == clean
+    assert Robustness().accuracy(dataclasses.replace(profile["robustness"], rows=())) is None
 
+
+def test_warning_signs_are_of_the_samples_that_were_changed():
+    """An attack of no size leaves 20 of 20 right; that 20 of 60 are right does not make it one that helps."""
+    labels = torch.where(torch.arange(60) < 20, LABELS, 1 - LABELS)
+    options = {**NOTHING, "attacks": ("pgd",), "eps": (1e-9,), "samples": 20}
+    profile = Robustness(**options, clean=60).measure(bright(), Dataset("squares", IMAGES, labels), order="given")
+    assert value(profile, "clean_accuracy").value == pytest.approx(20 / 60)
+    assert value(profile, "attack_accuracy").value == 1
+    assert not any("attack helps" in note for note in profile.notes)
+
+
+def test_finished_pieces_are_found_again(tmp_path, monkeypatch):
     instrument = Robustness(**{**NOTHING, "sigma": (0.1, 0.3)})
     first = instrument.measure(bright(), DATA, cache=tmp_path)
     whole = next((tmp_path / "pieces").rglob("*.part"))
     whole.unlink()
-    monkeypatch.setattr(robustness_cases.Changes, "right", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr("lisse.instruments.robustness.changes.hits", lambda *_: pytest.fail("made again"))
     again = instrument.measure(bright(), DATA, cache=tmp_path)
     assert again.rows == first.rows
 
@@ -240,6 +266,17 @@ def test_reasons_not_to_measure():
     assert "holds neither" in notes(embedding, tokens)
 
 
+@pytest.mark.parametrize("batch", [1, 7, 60])
+@pytest.mark.parametrize("wrap", [lambda t: t, lambda t: {"logits": t}, lambda t: (t, t.sum()), lambda t: [t]])
+def test_any_batch_size_and_any_form_of_answer_give_the_accuracy(batch, wrap):
+    class Wrapped(Bright):
+        def forward(self, x):
+            return wrap(super().forward(x))
+
+    profile = lisse.measure(Wrapped(), DATA, Robustness(**NOTHING), batch=batch)
+    assert value(profile, "clean_accuracy").value == 1
+
+
 def test_vectors_are_attacked_but_not_corrupted():
     torch.manual_seed(0)
     x = torch.randn(30, 4) * 3
@@ -279,13 +316,13 @@ def test_an_undeclared_model_is_noted_and_warns_nothing():
         ({"severities": (0,)}, "severities must be integers from 1 to 5, got"),
         ({"severities": (6,)}, "severities must be"),
         ({"severities": ()}, "severities must be"),
-        ({"attacks": ("cw",)}, "attacks must be among noise, fgsm, pgd, search, autoattack, got cw"),
+        ({"attacks": ("cw",)}, "attacks must be one of noise, fgsm, pgd, search, autoattack, got"),
         ({"norm": "l1"}, "norm must be one of linf, l2"),
         ({"strength": "mild"}, "strength must be one of cifar, imagenet"),
         ({"variant": "mine"}, "variant must be one of"),
         ({"eps": (-1.0,)}, "eps must hold numbers of at least 0"),
-        ({"steps": 0}, "steps must be at least 1"),
-        ({"samples": 0}, "samples must be at least 1"),
+        ({"steps": 0}, "steps must be a whole number of at least 1"),
+        ({"samples": 0}, "samples must be a whole number of at least 1"),
         ({"level": 1.0}, "level must lie in"),
     ],
 )
@@ -326,7 +363,7 @@ def test_autoattack_does_not_depend_on_the_batch_size(monkeypatch):
         seen.append((len(x), seed))
         return x
 
-    monkeypatch.setattr("lisse.instruments.robustness_cases.auto_attack", found)
+    monkeypatch.setattr("lisse.instruments.robustness.changes.auto_attack", found)
     data = Dataset("d", IMAGES.repeat(3, 1, 1, 1)[:150], LABELS.repeat(3)[:150])
     for batch in (7, 64, 150):
         Robustness(**{**NOTHING, "attacks": ("autoattack",)}, eps=(0.1,)).measure(bright(), data, batch=batch, seed=4)
@@ -358,3 +395,116 @@ def test_lists_single_values_and_none_are_what_they_look_like():
     )
     nothing = Robustness(corruptions=[], attacks=[], sigma=[], delta=[])  # type: ignore[arg-type]
     assert {row.quantity for row in nothing.measure(bright(), DATA).rows} == {"clean_accuracy"}
+
+
+def test_radii_fit_colour_and_grey_images_unless_they_are_given():
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.slope = nn.Parameter(torch.tensor(20.0))
+
+        def forward(self, x):
+            rise = self.slope * (x.flatten(1).mean(1) - 0.5)
+            return torch.stack([-rise, rise], 1)
+
+    def radii(images, **options):
+        labels = torch.arange(len(images)) % 2
+        instrument = Robustness(**{**NOTHING, "attacks": ("noise",)}, **options)
+        profile = instrument.measure(declare(Mean(), kind="plain"), Dataset("d", images, labels))
+        return [row.at["eps"] for row in rows(profile, "attack_accuracy")]
+
+    grey, colour = torch.rand(12, 1, 8, 8), torch.rand(12, 3, 8, 8)
+    assert radii(grey) == [0.02, 0.05, 0.1, 0.2, 0.3]
+    assert radii(colour) == radii(grey.flatten(1)) == pytest.approx([0.5 / 255, 1 / 255, 2 / 255, 4 / 255, 8 / 255])
+    assert radii(grey, eps=(0.3, 0.1)) == [0.1, 0.3]
+    assert radii(grey, eps=()) == []
+
+
+# --- how far an attack has to go --------------------------------------------------------------------------------------
+
+
+def test_the_distance_of_an_attack_is_the_median_of_samples():
+    """The mean of channel 0 moves by ε, unless a pixel meets the box."""
+    floats = torch.rand(400, 3, 8, 8, generator=torch.Generator().manual_seed(4)) * 0.02 + 0.3
+    floats += torch.rand(400, 1, 1, 1, generator=torch.Generator().manual_seed(5)) * 0.4
+    labels = (floats[:, 0].double().mean((1, 2)) > 0.5).long()
+    labels[::10] = 1 - labels[::10]
+    data, options = Dataset("d", floats, labels), {**NOTHING, "attacks": ("pgd",), "eps": (0.1,)}
+    profile = Robustness(**options, samples=50, distances=90).measure(bright(), data, order="given")
+    mean = floats[:90, 0].double().mean((1, 2))
+    expected = torch.where((mean > 0.5).long() == labels[:90], (mean - 0.5).abs(), 0.0)
+    array = profile["robustness"].arrays["samples/attack_distance"]
+    np.testing.assert_allclose(array, expected, rtol=1e-2, atol=1e-5)
+    row = value(profile, "attack_distance")
+    assert (row.kind, row.n, row.at) == ("upper", 90, {"attack": "pgd", "norm": "linf"})
+    assert row.value == pytest.approx(float(np.median(expected)), rel=1e-2)
+    assert row.low < row.value < row.high
+    curve = {row.at["eps"]: row.value for row in rows(profile, "attack_survival")}
+    assert max(curve) == 1.0
+    assert len(curve) == 13
+    for eps, share in curve.items():
+        assert share == pytest.approx(float((expected > eps).double().mean()), abs=0.021)
+    assert curve[1.0] == 0.0
+    l2 = Robustness(**options, samples=50, distances=90, norm="l2").measure(bright(), data, order="given")
+    assert value(l2, "attack_distance").value == pytest.approx(float(np.median(expected)) * 8, rel=1e-2)  # √64 pixels
+
+
+def test_the_distance_of_an_attack_is_left_out_with_the_attacks():
+    for options in (
+        {"attacks": ("search", "noise"), "eps": (0.1,)},
+        {"attacks": ("fgsm",), "eps": (0.1,), "distances": 0},
+    ):
+        profile = Robustness(**{**NOTHING, **options}).measure(bright(), DATA)
+        assert not rows(profile, "attack_distance")
+        assert not rows(profile, "attack_survival")
+
+
+def test_without_a_box_an_attack_reaches_as_far_as_the_samples():
+    model = nn.Sequential(nn.Linear(5, 2))
+    vectors = torch.randn(80, 5, generator=torch.Generator().manual_seed(1)) * 3
+    model[0].weight.data.zero_()
+    data = Dataset("v", vectors, model(vectors).argmax(1))
+    profile = Robustness(**{**NOTHING, "attacks": ("fgsm",)}, eps=(0.1,), distances=20).measure(
+        model, data, order="given"
+    )
+    width = float((vectors[:20].amax(0) - vectors[:20].amin(0)).max())
+    assert value(profile, "attack_distance").value == pytest.approx(width)  # no attack moves it
+    assert {row.value for row in rows(profile, "attack_survival")} == {1.0}
+
+
+def test_judging_numbers_travel_sample_by_sample():
+    profile = Robustness(
+        **{**NOTHING, "corruptions": ("brightness", "contrast")}, severities=(2, 5), samples=40
+    ).measure(bright(), DATA)
+    arrays = profile["robustness"].arrays
+    assert arrays["samples/clean_accuracy"].shape == (60,)
+    assert arrays["samples/clean_accuracy"].mean() == value(profile, "clean_accuracy").value
+    assert arrays["samples/mean_corruption_error"].shape == (40,)
+    assert arrays["samples/mean_corruption_error"].mean() == pytest.approx(
+        value(profile, "mean_corruption_error").value
+    )
+
+
+def test_certified_rows_stand_below_those_of_the_attack():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.ReLU(), torch.nn.Linear(12, 3)).eval()
+    x = torch.rand(12, 6)
+    data = lisse.Dataset("points", x, model(x).argmax(1))
+    options = {"corruptions": "none", "attacks": ("pgd",), "norm": "l2", "eps": (0.0, 0.02, 0.2), "sigma": ()}
+    profile = lisse.measure(model, data, Robustness(**options, certified=12, distances=12, clip=False))
+    by = {(row.quantity, row.at.get("eps")): row for row in profile.rows}
+    radius = by["certified_radius", None]
+    assert (radius.kind, radius.n) == ("lower", 12)
+    assert 0 < radius.value <= by["attack_distance", None].value
+    assert by["certified_accuracy", 0.0].value == 1.0
+    for eps in (0.02, 0.2):
+        assert by["certified_accuracy", eps].kind == "lower"
+        attacked = lisse.measure(
+            model, lisse.Dataset("p", x[:12], data.targets[:12]), Robustness(**options, clip=False)
+        )
+        (share,) = [r.value for r in attacked.rows if r.quantity == "attack_accuracy" and r.at["eps"] == eps]
+        assert by["certified_accuracy", eps].value <= share
+    assert not [row for row in lisse.measure(model, data, Robustness(**options)).rows if "certified" in row.quantity]
+    squares = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.Softsign()).eval()
+    notes = lisse.measure(squares, data, Robustness(**options, certified=4)).notes
+    assert any(note.startswith("Nothing is certified: Softsign must have a rule") for note in notes)

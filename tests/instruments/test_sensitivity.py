@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import itertools
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import lisse
 from lisse.data import Dataset
-from lisse.instruments import Sensitivity
+from lisse.instruments import Sensitivity, sensitivity
+from lisse.instruments.sensitivity.spreads import layer_spreads
 from lisse.maths.jacobian import effective_rank
 
 X = torch.rand(120, 6, generator=torch.Generator().manual_seed(1))
@@ -53,15 +58,15 @@ def test_norm_and_rank_are_those_of_the_activations():
     assert {row.quantity for row in profile.rows} == {"norm", "effective_rank"}
 
 
-def test_quick_is_exact_of_this_sample():
-    profile = lisse.measure(linear(), X, Sensitivity(samples=50, quick=True))
+def test_one_cloud_is_exact_of_this_sample():
+    profile = lisse.measure(linear(), X, Sensitivity(samples=50, clouds=1, points=8))
     row = rows(profile, "effective_rank", cloud=50)["1"]
     hidden = linear()[:2](X).detach()
     assert row.low is None
     assert row.kind == "exact"
     assert row.n == 50
     assert row.value < float(effective_rank(hidden)) * 1.3
-    assert rows(profile, "norm")["1"].kind == "exact"
+    assert rows(profile, "norm")["1"].kind == "estimate"
     assert rows(profile, "lipschitz_from_input", over="mean")["1"].kind == "lower"
     assert rows(profile, "lipschitz_from_input", over="mean")["1"].n == 8
 
@@ -77,7 +82,7 @@ def test_clouds_are_as_large_as_their_number_allows():
 def test_a_nonlinear_network_against_dense_jacobians():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
-    profile = lisse.measure(model, X, Sensitivity(samples=20, points=5, tol=1e-5))
+    profile = lisse.measure(model, X, Sensitivity(samples=20, points=5, tol=1e-5), order="given")
     dense = [
         float(torch.linalg.matrix_norm(torch.autograd.functional.jacobian(model[:4], x[None]).reshape(8, 6), 2))
         for x in X[:5]
@@ -217,17 +222,21 @@ def test_a_layer_of_width_one_has_rank_one():
         assert row.value == pytest.approx(1)
 
 
-def test_rounding_does_not_put_a_rank_under_one():
-    (tap, *_) = lisse.taps.find(linear(), X)
-    row = Sensitivity()._rank(torch.tensor([1.0, 1 - 2e-16, 1 - 2e-16], dtype=torch.float64), 8, tap)
-    assert 1 <= row.low <= row.value <= row.high
+def test_rounding_does_not_put_a_rank_under_one(monkeypatch):
+    ranks = itertools.cycle([1.0, 1 - 2e-16, 1 - 2e-16])
+    monkeypatch.setattr(
+        sensitivity, "effective_rank", lambda points, rows: torch.tensor(next(ranks), dtype=torch.float64)
+    )
+    profile = lisse.measure(linear(), X, Sensitivity(samples=8, clouds=3, points=0))
+    for row in rows(profile, "effective_rank", cloud=8).values():
+        assert 1 <= row.low <= row.value <= row.high
 
 
 def test_half_precision_models_and_other_precisions_of_data(tmp_path):
     model = linear().bfloat16()
     profile = lisse.measure(model, X.double(), Sensitivity(samples=20, points=8), cache=tmp_path)
     again = lisse.measure(model, X.double(), Sensitivity(samples=20, points=8), cache=tmp_path)
-    assert profile.parts == again.parts
+    assert profile.rows == again.rows
     exact = lisse.measure(linear(), X, Sensitivity(samples=20, points=8))
     for quantity in ("lipschitz_from_input", "lipschitz_from_previous"):
         ours, theirs = (rows(p, quantity, over="mean")["2"].value for p in (profile, exact))
@@ -260,7 +269,9 @@ print(peak() - before)
 """
     if not os.path.exists("/proc/self/status"):
         pytest.skip("needs Linux's record of peak memory")
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # What is freed goes back to the system: it is what we hold that counts, not what the allocator keeps for later.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_ARENA_MAX": "1"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     # 300 MiB of activations; a batch is 20 MiB, and the mapped file counts while it is read: 300 MiB
     assert float(run.stdout) < 20 + 20 + 300 + 100
 
@@ -360,19 +371,19 @@ def test_the_seed_and_the_cache_give_the_same_rows(tmp_path):
     first, second = (lisse.measure(linear(), X, options, seed=3, cache=tmp_path) for _ in range(2))
     fresh = lisse.measure(linear(), X, options, seed=3)
     other = lisse.measure(linear(), X, options, seed=4)
-    assert first.parts == second.parts == fresh.parts
+    assert first.rows == second.rows == fresh.rows
     assert first.parts != other.parts
 
 
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"samples": 1}, "samples must be at least 2, got 1"),
-        ({"clouds": 0}, "clouds must be at least 1, got 0"),
-        ({"points": -1}, "points must be at least 0, got -1"),
-        ({"max_iter": 0}, "max_iter must be at least 1, got 0"),
+        ({"samples": 1}, "samples must be a whole number of at least 2, got 1"),
+        ({"clouds": 0}, "clouds must be a whole number of at least 1, got 0"),
+        ({"points": -1}, "points must be a whole number of at least 0, got -1"),
+        ({"max_iter": 0}, "max_iter must be a whole number of at least 1, got 0"),
         ({"level": 1.0}, r"level must lie in \(0, 1\), got 1.0"),
-        ({"tol": 0.0}, "tol must be positive, got 0.0"),
+        ({"tol": 0.0}, "tol must be positive and finite, got 0.0"),
     ],
 )
 def test_bad_options(options, match):
@@ -385,3 +396,183 @@ def test_what_does_not_fit():
     assert "at least 2 samples" in one.notes[0]
     tokens = lisse.measure(linear(), X, Sensitivity(), readout="tokens")
     assert "every token a row of its own" in tokens.notes[0]
+
+
+# -- what judges -------------------------------------------------------------------------------------------------------
+
+
+def plain(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+
+
+def labelled(n: int = 600) -> Dataset:
+    points = torch.randn(n, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    return Dataset("toy", points, torch.arange(n) % 3)
+
+
+def test_stretch_is_relative_to_that_of_the_data():
+    model = linear()
+    profile = lisse.measure(model, X, Sensitivity(samples=120, points=9, tol=1e-6))
+    product = torch.eye(6)
+    for place, layer in enumerate(model):
+        product = layer.weight.detach() @ product
+        clouds = X, X @ product.T
+        unit = [float((cloud - cloud.mean(0)).square().sum(1).mean().sqrt()) for cloud in clouds]
+        expected = float(torch.linalg.matrix_norm(product, 2)) * unit[0] / unit[1]
+        row = rows(profile, "relative_stretch")[str(place)]
+        assert row.value == pytest.approx(expected, rel=1e-4)
+        assert (row.kind, row.n) == ("lower", 120 if place == 1 else 9)  # the last block at more samples
+    array = profile["sensitivity"].arrays["samples/relative_stretch"]
+    assert array.shape == (120,)
+    assert array.mean() == pytest.approx(rows(profile, "relative_stretch")["1"].value)
+
+
+def test_relative_stretch_rests_on_samples_drawn_over_the_data():
+    model, data = plain(), labelled()
+    options = Sensitivity(samples=50, clouds=5, points=8, draws=40, tol=1e-8)
+    profile = lisse.measure(model, data, options, order="given")
+    drawn = data.inputs[:250]
+    norms = torch.stack([
+        torch.linalg.matrix_norm(torch.autograd.functional.jacobian(model[:4], x), 2) for x in drawn[:40]
+    ])  # fmt: skip
+    with torch.no_grad():
+        unit = [float((c - c.mean(0)).square().sum(1).mean().sqrt()) for c in (drawn, model[:4](drawn))]
+    row = rows(profile, "relative_stretch")["3"]
+    np.testing.assert_allclose(
+        profile["sensitivity"].arrays["samples/relative_stretch"], norms * unit[0] / unit[1], rtol=1e-5
+    )
+    assert (row.n, row.value) == (40, pytest.approx(float(norms.mean()) * unit[0] / unit[1], rel=1e-5))
+    assert row.low < row.value < row.high
+    few = lisse.measure(model, data, options, layers=["3", "4"], order="given")  # whatever else is read
+    assert rows(few, "relative_stretch")["3"].value == pytest.approx(row.value, rel=1e-9)
+
+
+def test_words_are_spread_as_their_jacobians_see_them():
+    """Whole activations, padding at zero; by hand with one batch and with several."""
+    torch.manual_seed(0)
+    ids = torch.randint(1, 9, (60, 5))
+    mask = (torch.arange(5) < torch.randint(1, 6, (60, 1))).long()
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.a, self.b = nn.Embedding(9, 4), nn.Linear(4, 3), nn.Linear(3, 2)
+
+        def forward(self, input_ids, attention_mask):
+            return self.b(torch.tanh(self.a(self.embedding(input_ids)))).mean(1)
+
+    model, data = Words(), {"input_ids": ids, "attention_mask": mask}
+    runs = [lisse.Run(model, lisse.data.as_dataset(data), readout="mean", batch=batch) for batch in (60, 7)]
+    taps = [runs[0].taps.source, *runs[0].taps[1:]]
+    several = [layer_spreads(Sensitivity(), run, taps, 60) for run in runs]
+    with torch.no_grad():
+        tokens = (model.embedding(ids) * mask[..., None]).flatten(1)
+    assert several[0]["stem"] == pytest.approx(float((tokens - tokens.mean(0)).square().sum(1).mean().sqrt()), rel=1e-5)
+    assert several[0] == pytest.approx(several[1], rel=1e-6)
+    profile = lisse.measure(model, data, Sensitivity(samples=12, points=8), readout="mean")
+    assert "relative_stretch" in {row.quantity for row in profile.rows}
+
+
+def test_a_layer_that_is_a_point_has_no_relative_stretch():
+    model = plain()
+    model[2].weight.data.zero_()
+    profile = lisse.measure(model, labelled(), Sensitivity(samples=20, points=8, draws=8))
+    assert set(rows(profile, "relative_stretch")) == {"1"}
+    assert any(note.startswith("No relative stretch at 3") for note in profile.notes)
+
+
+def test_margins_of_a_linear_classifier_are_distances():
+    """To the nearest of all faces, which is not always that of the runner-up; in both norms, at any temperature."""
+    data = labelled()
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3)).double()
+    model[0].weight.data, model[0].bias.data = torch.eye(6).double(), torch.zeros(6).double()
+    profile = lisse.measure(model, data, Sensitivity(samples=30, points=0, margins=80), order="given")
+    x = data.inputs[:150][:80]
+    weight, logits = model[1].weight.detach(), model(x).detach()
+    answer = logits.argmax(1)
+    for norm, order in (("l2", 2), ("linf", 1)):
+        faces = [
+            min(float(z[y] - z[k]) / float((weight[y] - weight[k]).norm(p=order)) for k in range(3) if k != int(y))
+            for z, y in zip(logits, answer, strict=True)
+        ]
+        faces = np.array(faces) * (answer == data.targets[:80]).numpy()  # a wrong answer is no distance away
+        (row,) = [row for row in profile.rows if row.quantity == "margin_distance" and row.at["norm"] == norm]
+        assert (row.kind, row.n, row.layer) == ("estimate", 80, None)
+        assert row.value == pytest.approx(float(np.median(faces)), rel=1e-9)
+        assert row.low <= row.value <= row.high
+        if norm == "l2":
+            np.testing.assert_allclose(profile["sensitivity"].arrays["samples/margin_distance"], faces, rtol=1e-9)
+    model[1].weight.data *= 100
+    model[1].bias.data *= 100
+    hot = lisse.measure(model, data, Sensitivity(samples=30, points=0, margins=80), order="given")
+    assert [row.value for row in hot.rows if row.quantity == "margin_distance"] == pytest.approx(
+        [row.value for row in profile.rows if row.quantity == "margin_distance"], rel=1e-9
+    )
+
+
+def test_an_answer_without_a_gradient_is_as_far_as_the_box_is_wide():
+    model = plain()
+    model[4].weight.data.zero_()
+    data = labelled()
+    data = Dataset("all of one class", data.inputs, model(data.inputs).argmax(1))
+    profile = lisse.measure(model, data, Sensitivity(samples=30, points=0, margins=40), order="given")
+    x = data.inputs[:150][:40]
+    widths = {row.at["norm"]: row.value for row in profile.rows if row.quantity == "margin_distance"}
+    assert widths["linf"] == pytest.approx(float((x.amax(0) - x.amin(0)).max()))
+    assert widths["l2"] == pytest.approx(float((x.amax(0) - x.amin(0)).norm()))
+
+
+def test_hidden_states_are_no_answer():
+    """A network that ends in features has as many of them as another has classes."""
+    encoder = nn.Sequential(*plain()[:4])
+    profile = lisse.measure(encoder, labelled(), Sensitivity(samples=20, points=0))
+    assert not [row for row in profile.rows if row.quantity == "margin_distance"]
+    assert "No distances to the boundary: the network ends in its last block, which is no answer." in profile.notes
+
+
+@pytest.mark.parametrize("labels", [None, torch.arange(600) % 7, torch.rand(600)], ids=["none", "other", "numbers"])
+def test_without_classes_there_is_no_boundary(labels):
+    data = Dataset("toy", labelled().inputs, labels)
+    profile = lisse.measure(plain(), data, Sensitivity(samples=20, points=0))
+    assert not [row for row in profile.rows if row.quantity == "margin_distance"]
+
+
+def test_a_hundred_layers_as_pytorch_makes_them():
+    """Each shrinks what comes in: derivatives end below what float32 holds, and activations are one point."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[layer for _ in range(100) for layer in (nn.Linear(8, 8), nn.ReLU())])
+    profile = lisse.measure(model, torch.randn(20, 8), Sensitivity(samples=20, points=2, draws=2))
+    stretches = rows(profile, "lipschitz_from_input", over="mean")
+    assert all(math.isfinite(row.value) for row in profile.rows if row.quantity.startswith("lipschitz"))
+    assert len([note for note in profile.notes if note.startswith("No relative stretch at ")]) == 1
+    assert len(stretches) == len(profile.provenance["layers"]) - 1
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-22, 1e20])
+def test_norms_of_very_small_and_very_large_activations(size):
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    for layer in model:
+        torch.nn.init.eye_(layer.weight)
+    points = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)) * size
+    profile = lisse.measure(model, points, Sensitivity(samples=12, points=0, draws=0))
+    wanted = float(points.double().norm(dim=1).mean())
+    for row in profile.rows:
+        if row.quantity == "norm":
+            assert row.value == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_derivative_that_is_not_finite_names_its_layer():
+    class Root(nn.Module):
+        def forward(self, x):
+            return x.clamp_min(0).sqrt()
+
+    model = nn.Sequential(nn.Linear(3, 3), Root(), nn.Linear(3, 3))
+    points = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    points[:3] = -1
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(3))
+        model[0].bias.zero_()
+    profile = lisse.measure(model, points, Sensitivity(samples=20, points=8, draws=8))
+    assert any("not finite" in note and " 1 (" in note for note in profile.notes), profile.notes
+    assert all(math.isfinite(row.value) for row in profile.rows)

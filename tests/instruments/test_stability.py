@@ -15,7 +15,10 @@ from torch import nn
 import lisse
 from lisse.data import Dataset
 from lisse.instruments import Stability
-from lisse.instruments.stability_views import Setting, Views, bijective, partners
+from lisse.instruments.stability import answers
+from lisse.instruments.stability.answers import partners
+from lisse.instruments.stability.views import FieldDraws, Perturbations, Setting, bijective
+from lisse.maths.comparison import statistic_of
 from lisse.maths.diffeomorphism import Diffeomorphism, blurred, deform
 from lisse.maths.relative_stability import coordinate_ratio_interval
 from lisse.models.declaration import SLACK, Normalised
@@ -95,19 +98,19 @@ def squares(f, clean, views):
 
 
 def test_the_identity_has_its_closed_form():
-    """R = E‖·‖²/(E‖·‖)² ≥ 1 with one radius for all, 1 with each sample's own (SPEC C.2)."""
+    """R = E‖·‖²/(E‖·‖)² ≥ 1 with one radius for all, 1 with each sample's own ([petrini2021] eq. 4)."""
     x = pictures()
     clean, moved, _ = by_hand(x)[3, 1.0]
     size = (moved[:, 0] - clean).flatten(1).norm(dim=1).double()
-    profile = lisse.measure(nn.Flatten(), x, Stability(statistic="mean"))
+    profile = lisse.measure(nn.Flatten(), x, Stability(statistic="mean"), order="given")
     expected = float(size.square().mean() / size.mean() ** 2)
     assert value(profile, layer="input") == pytest.approx(expected, rel=1e-4)
     assert expected > 1.01
     assert value(profile, "noise_radius") == pytest.approx(float(size.mean()), rel=1e-5)
     for statistic in ("mean", "median"):
-        own = lisse.measure(nn.Flatten(), x, Stability(statistic=statistic, radius="sample"))
+        own = lisse.measure(nn.Flatten(), x, Stability(statistic=statistic, radius="sample"), order="given")
         assert value(own, layer="input") == pytest.approx(1.0, abs=1e-4)
-    median = lisse.measure(nn.Flatten(), x, Stability())
+    median = lisse.measure(nn.Flatten(), x, Stability(), order="given")
     assert value(median, layer="input") == pytest.approx(
         float(size.square().quantile(0.5) / size.mean() ** 2), rel=1e-4
     )
@@ -121,9 +124,9 @@ def test_a_linear_function_has_the_ratio_of_its_draws():
     def energy(views):
         return ((views[:, 0] - clean).flatten(1) @ weight.T).square().sum(1).double()
 
-    profile = lisse.measure(model, x, Stability(statistic="mean"))
+    profile = lisse.measure(model, x, Stability(statistic="mean"), order="given")
     assert value(profile) == pytest.approx(float(energy(moved).mean() / energy(noisy).mean()), rel=1e-3)
-    profile = lisse.measure(model, x, Stability())
+    profile = lisse.measure(model, x, Stability(), order="given")
     assert value(profile) == pytest.approx(float(energy(moved).quantile(0.5) / energy(noisy).quantile(0.5)), rel=1e-3)
 
 
@@ -134,8 +137,8 @@ def test_a_linear_function_of_noise_has_its_mean_square():
     run = Run(model, Dataset("d", x))
     instrument = Stability(statistic="mean", fields=4)
     setting = instrument._settings(run)
-    views = Views(run, "bilinear", False)
-    drawn = instrument._drawn(run, views, setting, 200)
+    views = Perturbations(run, "bilinear", False)
+    drawn = instrument._draws(run, views, setting, 200)
     radius = float(drawn[0].shift.double().mean())
     noise = torch.stack([(views.noisy(x, k, 0, radius) - x).flatten(1) for k in range(4)], 1).double()
     energy = (noise @ weight.T).square().sum(-1).flatten()
@@ -156,16 +159,35 @@ def test_r_is_d_over_g_at_every_layer(statistic):
             assert r[layer].value == pytest.approx(d[layer].value / g[layer].value, rel=1e-12)
 
 
+@pytest.mark.parametrize("statistic", ["mean", "median", "coordinates"])
+def test_what_compares_two_models_is_what_was_printed(statistic):
+    """Of the last block, at the setting that the headline prefers: the ratio of all samples' and fields' centres."""
+    options = Stability(statistic=statistic, cut=(2, 3), delta=(0.5, 1.0), fields=2)
+    profile = lisse.measure(Network(), pictures(), options)
+    block = [layer["name"] for layer in profile.provenance["layers"] if layer["role"] == "block"][-1]
+    part = profile["stability"]
+    meanings = {quantity.name: quantity.statistic for quantity in part.quantities}
+    for quantity in ("relative_stability", "deformation_stability"):
+        array = part.arrays.get(f"samples/{quantity}")
+        if statistic == "coordinates":
+            assert array is None
+            continue
+        assert array.shape == (len(pictures()), 2, 2)
+        assert meanings[quantity] == f"ratio of {statistic}s"
+        row = rows(profile, quantity, cut=3, delta=1.0)[block]
+        assert statistic_of(array, meanings[quantity]) == pytest.approx(row.value, rel=1e-6)
+
+
 def test_the_denominator_is_over_distinct_pairs():
     x = pictures(30)
-    run = Run(nn.Flatten(), Dataset("d", x))
+    run = Run(nn.Flatten(), Dataset("d", x), order="given")
     chosen = torch.randperm(30, generator=run.generator("stability/references")).sort().values
     assert chosen.tolist() == list(range(30))  # all of them: fewer than fifty
     other = torch.arange(1, 31) % 30
     apart = (x - x[other]).flatten(1).square().sum(1).double()
     clean, moved, _ = by_hand(x)[3, 1.0]
     answer = squares(nn.Flatten(), clean, moved).double()
-    profile = lisse.measure(nn.Flatten(), x, Stability(statistic="mean"))
+    profile = lisse.measure(nn.Flatten(), x, Stability(statistic="mean"), order="given")
     assert value(profile, "deformation_stability", "input") == pytest.approx(
         float(answer.mean() / apart.mean()), rel=1e-4
     )
@@ -260,8 +282,8 @@ def test_every_option_gives_its_own_number(options, given):
     with torch.no_grad():
         top, bottom = squares(model, clean, moved).double(), squares(model, clean, noisy).double()
     expected = float(top.flatten().quantile(0.5) / bottom.flatten().quantile(0.5))
-    assert value(lisse.measure(model, x, Stability(**options))) == pytest.approx(expected, rel=1e-3)
-    assert abs(value(lisse.measure(model, x, Stability())) / expected - 1) > 1e-3
+    assert value(lisse.measure(model, x, Stability(**options), order="given")) == pytest.approx(expected, rel=1e-3)
+    assert abs(value(lisse.measure(model, x, Stability(), order="given")) / expected - 1) > 1e-3
 
 
 def test_the_grid_moves_the_pixels():
@@ -278,10 +300,10 @@ def test_the_grid_moves_the_pixels():
     ],
 )  # fmt: skip
 def test_rows_say_which_r_they_are(option, value):
-    profile = lisse.measure(nn.Flatten(), pictures(), Stability(quick=True, **{option: value}))
+    profile = lisse.measure(nn.Flatten(), pictures(), Stability(**{option: value}))
     settings = {"cut": 3, "delta": 1.0}
     assert {tuple(dict(row.at).items()) for row in profile.rows} == {tuple({**settings, option: value}.items())}
-    plain = lisse.measure(nn.Flatten(), pictures(), Stability(quick=True, samples=30, fields=2, level=0.9))
+    plain = lisse.measure(nn.Flatten(), pictures(), Stability(samples=30, fields=2, level=0.9))
     assert {tuple(dict(row.at).items()) for row in plain.rows} == {tuple(settings.items())}
 
 
@@ -290,23 +312,25 @@ def test_coordinate_medians_as_the_published_code():
     clean, moved, noisy = by_hand(x, radius="sample")[3, 1.0]
     with torch.no_grad():
         ends = [(model(view[:, 0]) - model(clean)).double().square().quantile(0.5, 0).sum() for view in (moved, noisy)]
-    profile = lisse.measure(model, x, Stability(statistic="coordinates", radius="sample"))
+    profile = lisse.measure(model, x, Stability(statistic="coordinates", radius="sample"), order="given")
     row = last(profile)
     assert row.value == pytest.approx(float(ends[0] / ends[1]), rel=1e-3)
     assert dict(row.at) == {"cut": 3, "delta": 1.0, "statistic": "coordinates", "radius": "sample"}
     assert row.low < row.value < row.high
-    quick = lisse.measure(model, x, Stability(statistic="coordinates", radius="sample", quick=True))
+    quick = lisse.measure(model, x, Stability(statistic="coordinates", radius="sample"), order="given")
     assert last(quick).value == pytest.approx(row.value)
-    small = lisse.measure(model, x, Stability(statistic="coordinates"), memory=4 * 40 * 6 * 3 + 100)
+    small = lisse.measure(model, x, Stability(statistic="coordinates"), memory=4 * 40 * 6 * 3 + 100, order="given")
     assert list(rows(small)) == ["b"]
     assert any("Left out" in note and "input" in note for note in small.notes)
 
 
 def test_intervals_of_coordinate_medians_cover_the_choice_of_pairs():
     x, model = pictures(), Network()
-    found = rows(lisse.measure(model, x, Stability(statistic="coordinates")), "deformation_stability")["b"]
+    found = rows(lisse.measure(model, x, Stability(statistic="coordinates"), order="given"), "deformation_stability")[
+        "b"
+    ]
     clean, moved, _ = by_hand(x)[3, 1.0]
-    run = Run(model, lisse.data.as_dataset(x))
+    run = Run(model, lisse.data.as_dataset(x), order="given")
     chosen = torch.randperm(40, generator=run.generator("stability/references"))[:40].sort().values
     other = chosen[partners(chosen, 0, 40)]
     with torch.no_grad():
@@ -325,14 +349,14 @@ def test_noise_that_leaves_the_unit_interval_is_no_warning():
     model = Normalised(Network(), [0.5], [0.5])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        profile = lisse.measure(model, x, Stability(delta=3.0, quick=True))
+        profile = lisse.measure(model, x, Stability(delta=3.0))
     radius = value(profile, "noise_radius")
     assert radius / 10 * 3 > SLACK  # three standard deviations of a pixel's noise: there are such pixels
     with pytest.warns(UserWarning, match="Normalised: images must lie in"):  # pictures that are off are still told of
-        lisse.measure(Normalised(Network(), [0.5], [0.5]), 2 * x, Stability(quick=True))
+        lisse.measure(Normalised(Network(), [0.5], [0.5]), 2 * x, Stability())
 
 
-def test_samples_level_and_quick():
+def test_samples_and_level():
     x = pictures(120)
     profile = lisse.measure(Network(), x, Stability(samples=50))
     row = last(profile)
@@ -341,8 +365,6 @@ def test_samples_level_and_quick():
     less = last(lisse.measure(Network(), x, Stability(samples=50, level=0.5)))
     assert less.high < row.high
     assert less.value == row.value
-    quick = last(lisse.measure(Network(), x, Stability(quick=True)))
-    assert (quick.n, quick.kind, quick.low) == (100, "exact", None)
     few = lisse.measure(Network(), x, Stability(samples=7))
     assert last(few).low is None
     assert "7 samples are too few for intervals." in few.notes
@@ -391,9 +413,9 @@ def test_folded_fields_are_drawn_again():
     assert abs(row.value - 0.5) < 5 * 0.5 / row.n**0.5
     assert value(profile) != value(lisse.measure(nn.Flatten(), x, Stability(delta=delta)))
     run = Run(nn.Flatten(), Dataset("d", x))
-    views = Views(run, "bilinear", True)
+    views = Perturbations(run, "bilinear", True)
     setting = Setting(3, delta, ensemble, 0.0272)
-    drawn = views.drawn(setting, 1, 0, 60)
+    drawn = FieldDraws(**views.draws(setting, 1, 0, 60))
     assert views.fields(setting, 0, 0, drawn.tries[:, 0]).bijective().all()
     assert torch.equal(views.fields(setting, 0, 20, drawn.tries[20:30, 0]).cu,
                        views.fields(setting, 0, 0, drawn.tries[:, 0]).cu[20:30])  # fmt: skip
@@ -490,9 +512,9 @@ def test_activations_that_are_not_finite_are_named():
         ({"grid": "x"}, "grid must be one of cell, linspace"),
         ({"delta_rule": "x"}, "delta_rule must be one of exact, asymptotic"),
         ({"cut": 1, "modes": "code", "delta_rule": "asymptotic"}, "cut must be above 1"),
-        ({"samples": 1}, "samples must be an integer of at least 2, got 1"),
-        ({"fields": 0}, "fields must be an integer of at least 1, got 0"),
-        ({"fields": 1.5}, "fields must be an integer of at least 1, got 1.5"),
+        ({"samples": 1}, "samples must be a whole number of at least 2, got 1"),
+        ({"fields": 0}, "fields must be a whole number of at least 1, got 0"),
+        ({"fields": 1.5}, "fields must be a whole number of at least 1, got 1.5"),
         ({"level": 1.0}, r"level must lie in \(0, 1\), got 1.0"),
     ],
 )
@@ -504,8 +526,8 @@ def test_bad_options(options, message):
 # --- streaming --------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_run_goes_on(tmp_path, monkeypatch):
-    x, seen = pictures(1200, 1, 4, 4), []
+def test_a_killed_run_goes_on_from_the_last_batch(tmp_path, monkeypatch):
+    x, starts = pictures(1200, 1, 4, 4), []
 
     class Counting(nn.Module):
         def __init__(self):
@@ -521,24 +543,55 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch):
     views = Run.views
 
     def killed(run, n, *args, **options):
-        if options["start"] >= 500:
+        if options["start"] >= 700:
             raise KeyboardInterrupt
         return views(run, n, *args, **options)
 
+    monkeypatch.setattr(Run, "patience", 0.0)
     monkeypatch.setattr(Run, "views", killed)
     with pytest.raises(KeyboardInterrupt):
         lisse.measure(Counting(), x, instrument, cache=tmp_path)
 
     def counted(run, n, *args, **options):
-        seen.append(options["start"])
+        starts.append(options["start"])
         return views(run, n, *args, **options)
 
     monkeypatch.setattr(Run, "views", counted)
     profile = lisse.measure(Counting(), x, instrument, cache=tmp_path)
-    assert seen == [500, 1000]
+    assert starts == [700, 800, 900, 1000, 1100]
     assert [(row.quantity, row.layer, row.value, row.low) for row in profile.rows] == [
         (row.quantity, row.layer, row.value, row.low) for row in expected.rows
     ]
+
+
+@pytest.mark.parametrize("statistic", ["median", "mean"])
+@pytest.mark.parametrize("memory", ["1kB", "30kB", "300kB"])
+def test_the_memory_changes_no_number(memory, statistic):
+    """With 1 kB all partners lie in files, with 30 kB those of the wide layer alone."""
+    options = Stability(samples=60, statistic=statistic)
+    expected = lisse.measure(Network(), pictures(60), options, batch=17)
+    assert lisse.measure(Network(), pictures(60), options, batch=17, memory=memory).rows == expected.rows
+
+
+def test_layers_that_did_not_fit_are_there_with_more_memory(tmp_path):
+    options = Stability(samples=20, statistic="coordinates")
+    expected = lisse.measure(Network(), pictures(20), options)
+    few = lisse.measure(Network(), pictures(20), options, memory="5kB", cache=tmp_path)
+    assert len(few.rows) < len(expected.rows)
+    assert lisse.measure(Network(), pictures(20), options, cache=tmp_path).rows == expected.rows
+
+
+def test_there_are_fifty_partners_whatever_the_memory(monkeypatch):
+    counts = []
+
+    def counted(references, start, count):
+        counts.append(len(references))
+        return partners(references, start, count)
+
+    monkeypatch.setattr(answers, "partners", counted)
+    for memory in ("1kB", "2GiB"):
+        lisse.measure(Network(), pictures(60), Stability(), memory=memory)
+    assert set(counts) == {50}
 
 
 def test_memory_does_not_grow_with_the_samples():
@@ -574,7 +627,7 @@ def test_progress_is_told():
 
 
 def independent(model, images, cut=3, delta=1.0, seed=1):
-    """R_f written from SPEC C in plain loops: its own field sum, warp and noise. Returns R and its standard error."""
+    """R_f by [petrini2021] eq. 3, 4 in plain loops: own field sum, warp and noise. Gives R and its standard error."""
     rng = torch.Generator().manual_seed(seed)
     n = images.shape[-1]
     modes = [(i, j) for i in range(1, cut + 1) for j in range(1, cut + 1) if i * i + j * j <= cut * cut]
@@ -635,9 +688,9 @@ def test_published_checkpoints_against_a_script_from_the_formulas(name):
 
 def test_deformed_samples_are_kept_to_look_at():
     images = pictures(12)
-    profile = Stability(cut=(2, 3), samples=12, quick=True).measure(linear(), images.clamp(0, 1))
+    profile = Stability(cut=(2, 3), samples=12).measure(linear(), images.clamp(0, 1), order="given")
     arrays = profile["stability"].arrays
-    assert list(arrays) == ["strip/cut=2 delta=1", "strip/cut=3 delta=1"]
+    assert [name for name in arrays if name.startswith("strip/")] == ["strip/cut=2 delta=1", "strip/cut=3 delta=1"]
     strip = arrays["strip/cut=3 delta=1"]
     assert strip.shape == (2, 8, 1, 10, 10)
     assert strip.dtype == "uint8"

@@ -15,6 +15,8 @@ import lisse
 from lisse.data import Dataset
 from lisse.instruments import Topology, topology
 from lisse.maths.homology import diagram_distance, persistence
+from lisse.maths.homology.divergence import topology_divergence
+from lisse.maths.homology.normalised import normalised_diagram_distance
 from lisse.profile import Profile
 
 
@@ -76,7 +78,7 @@ def only(profile, quantity, **at):
 def measured(model, data, progress=None, cache=None, seed=0, readout=None, device=None, layers=None, **options):
     return lisse.measure(
         model, data, Topology(**options), progress=progress, cache=cache, seed=seed, readout=readout, device=device,
-        layers=layers,
+        layers=layers, order="given",
     )  # fmt: skip
 
 
@@ -84,7 +86,7 @@ def measured(model, data, progress=None, cache=None, seed=0, readout=None, devic
 
 
 def test_the_reference_pipeline():
-    """SPEC A.3: layers [B, D, C, E, B], H0, W1, ground l2."""
+    """By hand: layers [B, D, C, E, B], H0, W1, ground l2 (docs/errata.md#topology)."""
     model = Table(*(torch.from_numpy(CLOUDS[name]) for name in "BDCEB"))
     numbers = torch.arange(15, dtype=torch.float64)[:, None]
     profile = measured(model, numbers, dims=(0, 1), ground=2, include_input=False)
@@ -156,6 +158,16 @@ def test_a_rotation_in_float32_is_equal_to_rounding():
     assert math.isnan(values(profile, "change_rate")[0])
 
 
+def test_the_head_is_a_layer_unless_it_is_left_out():
+    """The change rates of the others do not move; nor does the shape at the last block."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    cloud = torch.randn(60, 6, generator=torch.Generator().manual_seed(2))
+    both, without = (measured(model, cloud, include_output=include, dims=(0,), p=(1,)) for include in (True, False))
+    assert values(without, "change_rate") == values(both, "change_rate")[:-1]
+    assert values(without, "shape_distance") == values(both, "shape_distance")[:-1]
+    assert len(values(without, "diagram_distance")) == 2
+
+
 def test_duplicate_points_change_nothing():
     once = measured(scaled(1.5, 1.2, 2.0), LINE)
     twice = measured(scaled(1.5, 1.2, 2.0), torch.cat([LINE, LINE]))
@@ -163,7 +175,7 @@ def test_duplicate_points_change_nothing():
         assert ours.value == pytest.approx(theirs.value, nan_ok=True)
 
 
-# -- properties (P-A5) and an outside way ----------------------------------------------------------------------------
+# -- properties and an outside way -----------------------------------------------------------------------------------
 
 
 def network(seed=0, widths=(4, 7, 5, 6, 4, 3)):
@@ -208,7 +220,7 @@ def test_rates_do_not_change_with_a_common_scale(seed, factor):
 @pytest.mark.parametrize("options", [{}, {"ground": 2.0}, {"scale": "rms"}, {"include_input": False}])
 def test_equal_to_a_plain_loop(options):
     model = network()
-    profile = measured(model, X, quick=True, **options)
+    profile = measured(model, X, clouds=1, **options)
     layers = [activations(model, name) for name in names(profile)]
     if options.get("include_input") is False:
         layers = layers[1:]
@@ -228,7 +240,7 @@ def test_equal_to_a_plain_loop(options):
 
 def test_the_second_homology_on_request():
     sphere = torch.nn.functional.normalize(torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), dim=1)
-    profile = measured(scaled(1.2, 1.3, d=3), sphere.double(), dims=(0, 1, 2), quick=True)
+    profile = measured(scaled(1.2, 1.3, d=3), sphere.double(), dims=(0, 1, 2), clouds=1)
     expected = persistence(sphere.double(), dims=(2,))[2]
     pytest.importorskip("gudhi")
     assert len(expected) >= 1
@@ -251,7 +263,7 @@ def test_disjoint_clouds_give_students_intervals():
     from lisse.maths.intervals import disjoint_clouds
     from lisse.run import Run
 
-    chosen = disjoint_clouds(60, 12, clouds=5, generator=Run(model, Dataset("d", X)).generator("clouds"))
+    chosen = disjoint_clouds(60, 12, clouds=5, generator=Run(model, Dataset("d", X), order="given").generator("clouds"))
     hidden = activations(model, names(profile)[1])
     each = [diagram_distance(persistence(X[c]), persistence(hidden[c]), dim=0, p=1) for c in chosen]
     low, high = scipy.stats.t.interval(0.95, 4, loc=np.mean(each), scale=np.std(each, ddof=1) / 5**0.5)
@@ -289,9 +301,9 @@ def test_a_summary_that_still_moves_is_named():
 
 def test_too_few_samples_for_intervals_are_said():
     profile = measured(network(), X, samples=25)
-    assert {row.kind for row in profile.rows} == {"exact"}
+    assert {row.kind for row in profile.rows if row.quantity != "shape_distance"} == {"exact"}
     assert any("One cloud of 25 samples" in note and "without intervals" in note for note in profile.notes)
-    quick = measured(network(), X, samples=25, quick=True)
+    quick = measured(network(), X, samples=25, clouds=1)
     assert quick.notes == ()
     assert len([r for r in quick.rows if r.quantity == "topolip_change_rate"]) == 6
 
@@ -307,13 +319,13 @@ def test_the_cloud_is_the_same_at_every_layer():
 
 
 def test_landmarks():
-    profile = measured(network(), X, samples=60, landmarks=20, quick=True)
+    profile = measured(network(), X, samples=60, landmarks=20, clouds=1)
     row = profile.rows[0]
     assert row.at["landmarks"] == 20
     assert len(profile["topology"].arrays["diagram/input/H0"]) == 19
     assert any("those of 20 landmarks of each cloud of 60" in note for note in profile.notes)
-    every = measured(network(), X, samples=60, landmarks=60, quick=True)
-    whole = measured(network(), X, samples=60, quick=True)
+    every = measured(network(), X, samples=60, landmarks=60, clouds=1)
+    whole = measured(network(), X, samples=60, clouds=1)
     assert [row.value for row in every.rows] == [row.value for row in whole.rows]
 
 
@@ -342,7 +354,7 @@ def text(n=40):
 
 
 def test_text_is_read_out_without_padding():
-    profile = measured(Padded(), text(), samples=40, quick=True)
+    profile = measured(Padded(), text(), samples=40, clouds=1)
     model, data = Padded(), text()
     mask = data["attention_mask"][..., None]
     x = model.embedding(data["input_ids"])
@@ -355,7 +367,7 @@ def test_token_clouds():
     (row, *_) = profile.rows
     assert (row.at["cloud"], row.n, row.kind) == (30, 90, "estimate")
     assert any("30 tokens" in note for note in profile.notes)
-    whole = measured(Padded(), text(), samples=10_000, quick=True, readout="tokens")
+    whole = measured(Padded(), text(), samples=10_000, clouds=1, readout="tokens")
     model, data = Padded(), text()
     valid = data["attention_mask"].bool()
     tokens = model.a(model.embedding(data["input_ids"]))[valid].detach()
@@ -378,7 +390,7 @@ def test_patches_are_tokens_too_and_pixels_are_not():
             return self.head(self.b(self.a(self.stem(patches))).mean(1))
 
     images = torch.rand(12, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    profile = measured(Patches(), images, samples=10_000, quick=True, readout="tokens")
+    profile = measured(Patches(), images, samples=10_000, clouds=1, readout="tokens")
     assert any(note.startswith("Left out, because they hold no tokens: input") for note in profile.notes)
     assert profile.rows[0].n == 12 * 9
     some = lisse.measure(Patches(), images, Topology(samples=20, clouds=3), readout="tokens")
@@ -388,32 +400,57 @@ def test_patches_are_tokens_too_and_pixels_are_not():
 # -- work that fails, stops and goes on ------------------------------------------------------------------------------
 
 
-def test_one_layers_failure_names_it_and_loses_no_other(monkeypatch):
-    plain, model = topology.persistence, network()
-    layers = names(measured(model, X, quick=True))
-    bad = activations(model, layers[2])
-    widest = float(torch.cdist(bad, bad).max())
+def failing_at(model, layer, error):
+    """``persistence``, but for one layer, recognised by its diameter."""
+    plain, points = topology.persistence, activations(model, layer)
+    diameter = float(torch.cdist(points, points).max())
 
     def fails(*, distances, dims):
-        if abs(float(distances.max()) - widest) < 1e-9:
-            raise MemoryError("too large")
+        if abs(float(distances.max()) - diameter) < 1e-9:
+            raise error
         return plain(distances=distances, dims=dims)
 
-    monkeypatch.setattr(topology, "persistence", fails)
-    profile = measured(model, X, quick=True)
-    assert any(f"No diagram at {layers[2]} (MemoryError: too large)" in note for note in profile.notes)
+    return fails
+
+
+def test_one_layers_failure_names_it_and_loses_no_other(monkeypatch):
+    model = network()
+    layers = names(measured(model, X, clouds=1))
+    monkeypatch.setattr(topology, "persistence", failing_at(model, layers[2], RuntimeError("no diagram")))
+    profile = measured(model, X, clouds=1)
+    assert any(f"No diagram at {layers[2]} (RuntimeError: no diagram)" in note for note in profile.notes)
     at = {"p": 1, "dim": 0, "cloud": 60}
-    for quantity, there in (("diagram_distance", [1, 4, 5]), ("change_rate", [5]), ("cumulative_change_rate", [])):
+    for quantity, indices in (("diagram_distance", [1, 4, 5]), ("change_rate", [5]), ("cumulative_change_rate", [])):
         found = [row.layer for row in profile.rows if row.quantity == quantity and row.at == at]
-        assert found == [layers[place] for place in there]
+        assert found == [layers[index] for index in indices]
     assert not values(profile, "topolip_change_rate")
 
     def never(*, distances, dims):
-        raise MemoryError("none")
+        raise RuntimeError("none")
 
     monkeypatch.setattr(topology, "persistence", never)
-    with pytest.raises(MemoryError, match="none"):
-        measured(model, X, quick=True)
+    with pytest.raises(RuntimeError, match="none"):
+        measured(model, X, clouds=1)
+
+
+@pytest.mark.parametrize("error", [MemoryError("too large"), OSError(28, "No space left on device")])
+def test_a_shortage_of_memory_or_room_is_raised_and_not_remembered(tmp_path, monkeypatch, error):
+    model = network()
+    expected = measured(model, X, clouds=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(topology, "persistence", failing_at(model, names(expected)[2], error))
+        with pytest.raises(type(error), match=str(error.args[-1])):
+            measured(model, X, clouds=1, cache=tmp_path)
+    same(measured(model, X, clouds=1, cache=tmp_path), expected)
+
+
+def test_a_part_with_failures_is_not_remembered(tmp_path, monkeypatch):
+    model = network()
+    expected = measured(model, X, clouds=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(topology, "persistence", failing_at(model, names(expected)[2], RuntimeError("out of memory")))
+        assert len(measured(model, X, clouds=1, cache=tmp_path).rows) < len(expected.rows)
+    same(measured(model, X, clouds=1, cache=tmp_path), expected)
 
 
 def test_an_interrupted_run_goes_on_from_the_layers_it_has(tmp_path, monkeypatch):
@@ -429,13 +466,13 @@ def test_an_interrupted_run_goes_on_from_the_layers_it_has(tmp_path, monkeypatch
 
     monkeypatch.setattr(topology, "persistence", counted)
     with pytest.raises(KeyboardInterrupt):
-        measured(network(), X, quick=True, cache=tmp_path, progress=stop)
+        measured(network(), X, clouds=1, cache=tmp_path, progress=stop)
     made.clear()
-    profile = measured(network(), X, quick=True, cache=tmp_path)
+    profile = measured(network(), X, clouds=1, cache=tmp_path)
     assert len(made) == 3  # of six layers, three were finished
-    same(profile, measured(network(), X, quick=True))
+    same(profile, measured(network(), X, clouds=1))
     made.clear()
-    same(measured(network(), X, quick=True, cache=tmp_path), profile)
+    same(measured(network(), X, clouds=1, cache=tmp_path), profile)
     assert not made
 
 
@@ -451,7 +488,7 @@ def same(one, other):
 
 def test_progress_is_told_per_layer():
     events = []
-    measured(network(), X, quick=True, progress=events.append)
+    measured(network(), X, clouds=1, progress=events.append)
     done = [(event.done, event.total) for event in events if event.task == "topology: diagrams"]
     assert done == [(place, 6) for place in range(7)]
     assert [event.done for event in events if event.task == "topology: distances"] == list(range(6))
@@ -471,8 +508,8 @@ def test_threads_change_nothing():
 
 
 def test_a_small_memory_gives_the_same_numbers():
-    one = measured(network(), X, quick=True)
-    other = lisse.measure(network(), X, Topology(quick=True), memory="2kB", batch=7)
+    one = measured(network(), X, clouds=1)
+    other = lisse.measure(network(), X, Topology(clouds=1), memory="2kB", batch=7, order="given")
     for ours, theirs in zip(one.rows, other.rows, strict=True):
         assert ours.value == pytest.approx(theirs.value, rel=1e-9)
 
@@ -503,7 +540,7 @@ def test_the_profile_keeps_everything(tmp_path):
         ({"dims": "01"}, r"^Topology: dims must be different numbers"),
         ({"ground": 0.5}, r"^Topology: ground must be a norm's order, at least 1 \(or inf\), got 0\.5\.$"),
         ({"ground": "l2"}, r"^Topology: ground must be a norm's order, at least 1 \(or inf\), got 'l2'\.$"),
-        ({"scale": "max"}, r"^Topology: scale must be 'rms' or None, got 'max'\.$"),
+        ({"scale": "max"}, r"^Topology: scale must be one of rms, got 'max'\.$"),
         ({"samples": 1}, r"^Topology: samples must be a whole number of at least 2, got 1\.$"),
         ({"samples": 2.5}, r"^Topology: samples must be a whole number of at least 2, got 2\.5\.$"),
         ({"clouds": 0}, r"^Topology: clouds must be a whole number of at least 1, got 0\.$"),
@@ -532,12 +569,12 @@ def test_options_are_plain_and_frozen():
 
 
 def test_a_summary_that_moves_in_every_cloud_is_told_from_one_that_only_varies():
-    from lisse.instruments.topology_rows import Distances, unsettled
+    from lisse.instruments.topology.rows import LayerDistances, unsettled
 
     def table(rates, size):
         # WD = 1 and then 1 + r: the only rate is r.
         values = torch.stack([torch.ones(len(rates)), 1 + torch.tensor(rates)], 1).double()
-        return [({"p": 1, "dim": 0}, Distances(values, torch.zeros_like(values), size))]
+        return [LayerDistances(values, torch.zeros_like(values), {"p": 1, "dim": 0, "cloud": size})]
 
     steady = [1.0, 2.0, 4.0, 8.0, 16.0]  # clouds differ a lot, yet each loses as much
     moved = unsettled(table([r + 2 for r in steady], 50), table(steady, 100), 0.95)
@@ -549,3 +586,72 @@ def test_a_summary_that_moves_in_every_cloud_is_told_from_one_that_only_varies()
     assert unsettled(table(steady, 50), table(steady, 100), 0.95) == []
     assert unsettled([], [], 0.95) == []
     assert len(unsettled(table([2.0], 50), table([1.0], 100), 0.95)) == 1
+
+
+# -- shapes in units of their spread -----------------------------------------------------------------------------------
+
+
+def test_turning_shifting_and_scaling_leave_the_shape_alone():
+    turn, _ = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))
+    model = nn.Sequential(*(nn.Linear(4, 4).double() for _ in range(3)))
+    for layer, factor in zip(model, (0.01, 300.0, 2.0), strict=True):
+        layer.weight.data, layer.bias.data = factor * turn, torch.full((4,), 7.0, dtype=torch.float64)
+    profile = measured(model, X, divergence="all")
+    assert len(values(profile, "shape_distance")) == 3 * 6
+    assert max(values(profile, "shape_distance")) < 1e-9
+    assert values(profile, "topology_divergence") == [0.0] * 3
+
+
+@pytest.mark.parametrize(("p", "dims"), [((1, 2), (0, 1)), ((2,), (1,)), ((math.inf, 3), (0,))])
+def test_shapes_are_compared_with_that_of_the_input(p, dims):
+    model, samples = network(), X[:24]  # one cloud, in the order of the data
+    profile = measured(model, samples, p=p, dims=dims, divergence="last")
+    with torch.no_grad():
+        activations = {"1": model[:2](samples), "7": model[:8](samples), "9": model(samples)}
+    for layer, cloud in activations.items():
+        for order in p:
+            rows = [row for row in profile.rows if row.quantity == "shape_distance" and row.layer == layer]
+            last = [row for row in rows if row.at["p"] == order][-1]
+            assert (last.kind, last.n, last.low, last.at["cloud"]) == ("exact", 24, None, 24)
+            assert last.at["dim"] == ("all" if len(dims) > 1 else dims[0])
+            expected = normalised_diagram_distance(samples, cloud, dims=dims, p=order).value
+            assert last.value == pytest.approx(expected, rel=1e-9)
+    (divergence,) = [row for row in profile.rows if row.quantity == "topology_divergence"]
+    assert divergence.layer == "9"  # a layer with its activation behind it is no head
+    assert divergence.value == pytest.approx(topology_divergence(samples, activations["9"]).value, rel=1e-9)
+    # The headline's number: W1, or W2, or the first order; all dimensions.
+    (array,) = profile["topology"].arrays["clouds/shape_distance"]
+    first = [row for row in profile.rows if row.quantity == "shape_distance" and row.layer == "9"]
+    assert array == next(row.value for row in first if row.at["p"] == p[0] and row.at["dim"] in ("all", dims[0]) and (
+        len(dims) == 1 or row.at["dim"] == "all"))  # fmt: skip
+
+
+def test_a_shape_does_not_depend_on_the_layers_between():
+    everything = measured(network(), X)
+    few = measured(network(), X, layers=["1", "5", "9"])  # without the input, too
+    at = {"p": 1, "dim": "all"}
+    assert values(few, "shape_distance", **at) == pytest.approx(values(everything, "shape_distance", **at)[::2])
+    stem = measured(network(), X, include_input=False)  # from the first layer then
+    assert len(values(stem, "shape_distance", **at)) == 4
+    assert values(stem, "shape_distance", **at) != values(everything, "shape_distance", **at)[1:]
+
+
+def test_shapes_rest_on_twelve_clouds():
+    data = torch.randn(900, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    profile = measured(network(), data, samples=60, clouds=5, dims=(0,))
+    (row,) = [row for row in profile.rows if row.quantity == "shape_distance" and row.layer == "9" and row.at["p"] == 1]
+    assert (row.kind, row.n, row.at["cloud"]) == ("estimate", 300, 25)
+    array = profile["topology"].arrays["clouds/shape_distance"]
+    assert array.shape == (12,)
+    assert row.value == pytest.approx(array.mean())
+    assert row.low < row.value < row.high
+
+
+def test_a_layer_that_is_a_point_has_no_shape():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(3, 3), nn.Tanh()).double()
+    model[1].weight.data.zero_()
+    profile = measured(model, X)
+    at = {"p": 1, "dim": "all"}
+    shape = values(profile, "shape_distance", **at)
+    assert math.isfinite(shape[0])
+    assert all(map(math.isnan, shape[1:]))

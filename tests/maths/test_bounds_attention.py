@@ -88,10 +88,10 @@ def test_a_bilinear_potential_that_is_the_dot_product_gives_its_bound(domain):
 @pytest.mark.parametrize("domain", list(DOMAINS))
 @pytest.mark.parametrize("seed", range(3))
 def test_the_constants_of_a_bilinear_potential_bound_its_logits_and_slopes(domain, seed):
-    from lisse.maths.bounds.attention import _constants
+    from lisse.maths.bounds.attention import constants_of
 
     potential = Bilinear(cloud(2, 3, seed), cloud(2, 3, seed + 1), 0.7, bq=cloud(1, 2, seed + 2)[0])
-    found = _constants("f", 3, 0.8, potential, domain)
+    found = constants_of("f", 3, 0.8, potential, domain)
     x, y = (DOMAINS[domain](3, 0.8)(300, generator(s)) for s in (5, 6))
     logits = potential(x, y)
     assert float((logits.amax(1) - logits.amin(1)).max()) <= found.reach

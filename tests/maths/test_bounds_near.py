@@ -248,7 +248,7 @@ def test_arrays_are_taken_and_float32_too():
         ({"atoms": np.full((2, 3), np.nan)}, ValueError, "attention_near: atoms must be finite, got NaN"),
         ({"rows": np.eye(3)}, ValueError, r"attention_near: rows must have shape \[2, 2\], got \[3, 3\]"),
         ({"rows": np.ones((2, 2))}, ValueError, "rows must not be negative and must sum to 1, got rows off by 1"),
-        ({"lookup": np.ones((2, 2))}, ValueError, r"lookup must be a finite matrix \[d_v, 3\], got shape \[2, 2\]"),
+        ({"lookup": np.ones((2, 2))}, ValueError, r"lookup must have shape \[n, 3\], got \[2, 2\]"),
         ({"potential": "dot"}, TypeError, "attention_near: potential must be a Bilinear, got str"),
     ],
 )

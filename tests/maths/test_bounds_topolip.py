@@ -93,7 +93,7 @@ def test_gaussian_weights_keep_under_the_tails():
     s = 2 * sigma
     out = sigma * torch.randn(200, d, heads * d, generator=generator)
     norms = torch.linalg.matrix_norm(out, 2)
-    assert float(norms.median()) > 2 * sigma * math.sqrt(d) + s  # E4 (v): the printed tail of W^O is too small
+    assert float(norms.median()) > 2 * sigma * math.sqrt(d) + s  # the printed tail of W^O is too small
     assert float(norms.max()) < sigma * math.sqrt(d) * (1 + math.sqrt(heads)) + s
 
 
@@ -334,7 +334,7 @@ def test_tail_probabilities():
     assert tail_probability(D, SIGMA, T, S, variant="printed") == pytest.approx(1 - 2 * tail)
     assert tail_probability(D, SIGMA, 1.1 * math.sqrt(D), S, variant="printed") == pytest.approx(1 - 1 / 1.21)
     assert tail_probability(D, SIGMA, T, S) == pytest.approx(0.75 - 6 * tail)
-    assert tail_probability(D, SIGMA, T, S) < 0  # SPEC E4: already negative at p = q = 2
+    assert tail_probability(D, SIGMA, T, S) < 0  # already negative at p = q = 2
     assert tail_probability(D, SIGMA, T, S, two_sided=False) == pytest.approx(0.75 - 3 * tail)
     assert tail_probability(D, SIGMA, T, S, tokens=3) == pytest.approx(0.25 - 6 * tail)
     assert tail_probability(D, SIGMA, T, S, heads=2) == pytest.approx(0.75 - 14 * tail)

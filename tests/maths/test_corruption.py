@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from lisse.maths.corruption import CORRUPTIONS, EXTRA, MAIN, PARAMETERS, corrupt
 from lisse.maths.corruption.application import _CHUNK
@@ -323,25 +322,13 @@ def test_wrong_images(images, error, match):
         corrupt(images, "gaussian_noise", 1)
 
 
-def test_frost_finds_its_textures_where_data_are_looked_for(tmp_path, monkeypatch, textures):
-    monkeypatch.setenv("LISSE_DATA", str(tmp_path))
-    (tmp_path / "frost").mkdir()
-    found = []
-    for k in range(6):
-        path = tmp_path / "frost" / f"frost{k + 1}.{'png' if k < 3 else 'jpg'}"
-        Image.fromarray(textures[k % 3].permute(1, 2, 0).numpy()).save(path, format="png")
-        found.append(textures[k % 3])
-    images = scenes(3)
-    named = corrupt(images, "frost", 3, textures=found, generator=seeded())
-    assert torch.equal(corrupt(images, "frost", 3, generator=seeded()), named)
+@pytest.mark.parametrize("nothing", [{}, {"textures": None}, {"textures": []}])
+def test_frost_needs_textures_and_says_where_they_are(nothing):
+    with pytest.raises(ValueError, match=r"textures must hold .* for frost, got none.*lisse\.data\.frost_textures"):
+        corrupt(scenes(1), "frost", 1, **nothing)
 
 
-def test_frost_needs_textures(monkeypatch):
-    monkeypatch.setattr("lisse.data.places.find", lambda *_: None)
-    with pytest.raises(ValueError, match=r"textures must be given for frost, got none.*LISSE_DOWNLOAD=1"):
-        corrupt(scenes(1), "frost", 1)
-    with pytest.raises(ValueError, match="textures must hold at least one picture"):
-        corrupt(scenes(1), "frost", 1, textures=[])
+def test_frost_refuses_what_is_no_picture():
     with pytest.raises(ValueError, match=r"textures must be byte pictures \[3, H, W\].*got torch.float32"):
         corrupt(scenes(1), "frost", 1, textures=[torch.zeros(3, 20, 20)])
     with pytest.raises(ValueError, match=r"of shape \(20, 20, 3\)"):

@@ -28,8 +28,8 @@ from lisse.maths.corruption.filters import (
     streaked,
     zoomed,
 )
-from lisse.maths.corruption.spatter import distances, edges, equalised, relief
-from lisse.maths.corruption.weather import frost_scale, frost_textures, plasma
+from lisse.maths.corruption.spatter import edge_distances, edges, equalised, relief
+from lisse.maths.corruption.weather import frost_scale, plasma, scaled_textures
 
 CPU = torch.device("cpu")
 
@@ -198,7 +198,7 @@ def test_streaks_do_not_depend_on_the_company():
 @pytest.mark.parametrize("variant", ["corrected", "hendrycks"])
 def test_glass_exchanges_as_one_after_the_other(h, w, reach, rounds, variant):
     x = torch.rand(3, 2, h, w, generator=seeded(1))
-    made = glass_blur(x, Draws(3, seeded(2), CPU), sigma=0.0, reach=reach, rounds=rounds, variant=variant, bytes_=False)
+    made = glass_blur(x, Draws(3, seeded(2), CPU), level=(0.0, reach, rounds), variant=variant, bytes_=False)
     order, _ = _wavefronts(h, w, reach)
     place = {int(p): k for k, p in enumerate(order)}
     shifts = Draws(3, seeded(2), CPU).uniform(*[[2, len(order)]] * rounds)
@@ -247,7 +247,7 @@ def test_frost_scales():
     assert frost_scale((100, 500), (200, 300), "imagenet") == pytest.approx(2.2)
     assert frost_scale((100, 500), (200, 300), "cifar") == pytest.approx(2.2)
     texture = torch.randint(0, 256, (3, 63, 57), dtype=torch.uint8, generator=seeded())
-    (small,) = frost_textures([texture], torch.zeros(0, 3, 8, 8), strength="cifar")
+    (small,) = scaled_textures([texture], torch.zeros(0, 3, 8, 8), strength="cifar")
     assert small.shape == (3, 13, 11)
     assert torch.equal(small, texture[:, 2::5, 2::5] / 255)
 
@@ -323,7 +323,7 @@ def test_distances_are_shortest_paths():
 
     h, w = 13, 17
     found = torch.rand(2, h, w, generator=seeded(4)) < 0.03
-    made = distances(found)
+    made = edge_distances(found)
     moves = {(i, j): {1: 65536, 2: 91750, 5: 143976}.get(i * i + j * j) for i in range(-2, 3) for j in range(-2, 3)}
     links = [
         (r * w + c, (r + i) * w + c + j, cost)
@@ -337,7 +337,7 @@ def test_distances_are_shortest_paths():
     for image, mask in zip(made, found, strict=True):
         want = dijkstra(graph, indices=mask.flatten().nonzero().flatten().numpy(), min_only=True)
         assert np.array_equal(image.flatten().numpy(), want.astype(np.int64))
-    assert int(distances(torch.zeros(1, 5, 5, dtype=torch.bool)).min()) > 20 * 65536
+    assert int(edge_distances(torch.zeros(1, 5, 5, dtype=torch.bool)).min()) > 20 * 65536
 
 
 def test_equalised():
@@ -363,9 +363,9 @@ def test_mud_covers_and_water_brightens():
 def test_hsv_by_colorsys(name, severity):
     import colorsys
 
-    from lisse.maths.corruption.parameters import CIFAR
+    from lisse.maths.corruption.parameters import CIFAR_LEVELS
 
-    level = CIFAR[name][severity - 1]
+    level = CIFAR_LEVELS[name][severity - 1]
     x = torch.rand(1, 3, 6, 6, dtype=torch.float64, generator=seeded())
     x[..., 0, 0], x[..., 0, 1], x[..., 0, 2] = 0.0, 0.4, 1.0
     made = corrupt(x, name, severity)

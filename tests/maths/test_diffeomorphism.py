@@ -31,7 +31,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def fixed_field() -> Field:
-    """SPEC's field: modes (1, 1), (1, 2), (2, 1), (2, 2); the others that are given here lie beyond the cut-off."""
+    """A field of modes (1, 1), (1, 2), (2, 1), (2, 2); the others that are given here lie beyond the cut-off."""
     return Diffeomorphism((8, 8), 3).field(0.02 * torch.cos(I + 2 * J), 0.02 * torch.sin(2 * I + J))
 
 
@@ -563,15 +563,15 @@ def test_an_inverse_that_does_not_exist_is_not_claimed():
         (lambda: fixed_field() * torch.ones(2), r"factor must be a number or one per field \[1\], got shape \[2\]"),
         (lambda: Diffeomorphism((8, 8), 3).temperature(-1.0), "delta must be finite and at least 0"),
         (lambda: Diffeomorphism((8, 8), 3).delta(math.inf), "temperature must be finite"),
-        (lambda: Diffeomorphism((8, 8), 3).delta(1.0, at="corner"), "at must be centre or average"),
+        (lambda: Diffeomorphism((8, 8), 3).delta(1.0, at="corner"), "at must be one of centre, average, got 'corner'"),
         (lambda: Diffeomorphism((8, 8), 1, modes="code").delta(1.0, asymptotic=True), "cut must be above 1"),
         (lambda: Diffeomorphism((8, 8), 3).field(torch.zeros(1, 2, 2), torch.zeros(1, 2, 2)), r"\[count, 3, 3\]"),
         (lambda: Diffeomorphism((8, 8), 3).field(torch.zeros(1, 3, 3), torch.zeros(2, 3, 3)), "one shape"),
         (lambda: Diffeomorphism((8, 8), 3).field(torch.full((3, 3), math.nan), torch.zeros(3, 3)), "cu must be finite"),
         (lambda: Diffeomorphism((8, 8), 3).whitened_field(torch.zeros(1, 2, 3), 1.0), r"\[count, 2, 4\]"),
         (lambda: fixed_field().min_determinant(points=1), "points must be at least 2"),
-        (lambda: fixed_field().inverse(tol=0), "tol and max_iter must be positive"),
-        (lambda: critical_temperatures(3, samples=0), "samples must be at least 1"),
+        (lambda: fixed_field().inverse(tol=0), "tol must be positive, got 0"),
+        (lambda: critical_temperatures(3, samples=0), "samples must be an integer of at least 1"),
         (lambda: bijective_share(-1.0, 3), "temperature must be finite"),
         (lambda: phase_diagram((8, 8), (), (1.0,)), "must not be empty"),
     ],

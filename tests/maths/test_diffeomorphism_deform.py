@@ -11,15 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
 
-from lisse.maths.diffeomorphism import (
-    INTERPOLATIONS,
-    SIGMA,
-    Diffeomorphism,
-    blurred,
-    deform,
-    undeformed,
-    worst_field,
-)
+from lisse.maths.diffeomorphism import INTERPOLATIONS, SIGMA, Diffeomorphism, blurred, deform, undeformed
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -282,51 +274,6 @@ def test_gradcheck(interpolation):
     assert torch.autograd.gradcheck(f, (x, z), eps=1e-7, atol=1e-5)
 
 
-def test_the_worst_field_of_a_linear_function_is_its_gradients_direction():
-    # For a displacement of nearly nothing, <g, τx> is linear in the coefficients: the maximum over the ball is known.
-    ensemble = Diffeomorphism((16, 16), 3)
-    line = torch.linspace(0, 1, 16, dtype=torch.float64)
-    x = (line * line[:, None] + line**2)[None, None].repeat(2, 1, 1, 1)
-    weights = torch.randn(2, 1, 16, 16, generator=generator(1), dtype=torch.float64)
-    temperature = 1e-12
-
-    def objective(moved):
-        return (weights * moved).flatten(1).sum(1)
-
-    z = torch.full((2, 2, 4), 1e-6, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(objective(deform(x, ensemble.whitened_field(z, temperature))).sum(), z)
-    expected = objective(x) + slope.flatten(1).norm(dim=1) * 8**0.5
-    found = worst_field(objective, x, ensemble, temperature, steps=200, step=0.2, generator=generator(2))
-    gain = (found.value - objective(x)) / (expected - objective(x))
-    # bilinear images have kinks at the pixels, so the slope at one side is not quite that at the other
-    assert (gain > 0.5).all()
-    assert (found.value > found.initial).all()
-    torch.testing.assert_close(objective(deform(x, found.field)), found.value)
-    assert found.bijective.all()
-
-
-def test_the_worst_field_is_no_larger_than_a_typical_one_and_beats_it():
-    ensemble = Diffeomorphism((16, 16), 3)
-    temperature = ensemble.temperature(1.0)
-    x = images(4, 3, 16, 16, dtype=torch.float32)
-
-    def change(moved):
-        return (moved - x).flatten(1).square().sum(1)
-
-    found = worst_field(change, x, ensemble, temperature, steps=15, generator=generator())
-    assert (found.field.gradient_norm() <= ensemble.mean_gradient_norm(temperature) * 1.0001).all()
-    random = torch.stack(
-        [change(deform(x, ensemble.sample(4, temperature, generator=generator(s)))) for s in range(20)]
-    )
-    assert (found.value > random.mean(0)).all()
-    assert (found.value > found.initial).all()
-    assert found.steps == 15
-    again = worst_field(change, x, ensemble, temperature, steps=15, generator=generator())
-    assert torch.equal(again.value, found.value)
-    zero = worst_field(change, x, ensemble, temperature, steps=1, start=torch.zeros(4, 2, 4), step=0.1)
-    assert (zero.initial == 0).all()
-
-
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -353,14 +300,6 @@ def test_the_worst_field_is_no_larger_than_a_typical_one_and_beats_it():
         (lambda: undeformed(images() * math.nan, interpolation="gaussian"), ValueError, "images must be finite"),
         (lambda: blurred(images()[0]), ValueError, r"blurred: images must be \[n, c, h, w\]"),
         (lambda: blurred(images() * math.nan), ValueError, "blurred: images must be finite"),
-        (lambda: worst(start=torch.zeros(3)), ValueError, r"start must be \[2, 2, 4\], got shape \[3\]"),
-        (lambda: worst(interpolation="nearest"), ValueError, "interpolation must be differentiable"),
-        (lambda: worst(steps=0), ValueError, "steps and step must be positive"),
-        (lambda: worst(objective=lambda x: x.sum()), ValueError, r"one value per image \[2\]"),
-        (lambda: worst(objective=lambda x: x.sum((1, 2, 3)) * math.nan), ValueError, "objective must be finite"),
-        (lambda: worst(objective=lambda x: torch.ones(2)), ValueError, "objective must depend on the images"),
-        (lambda: worst(objective=lambda x: torch.ones(2, requires_grad=True)), ValueError, "must depend on the images"),
-        (lambda: worst(x=images(dtype=torch.uint8)), TypeError, "images must be floating point"),
     ],
 )  # fmt: skip
 def test_bad_input(call, error, match):
@@ -368,26 +307,10 @@ def test_bad_input(call, error, match):
         call()
 
 
-def worst(objective=lambda x: x.sum((1, 2, 3)), x=None, **options):
-    return worst_field(objective, images() if x is None else x, Diffeomorphism((12, 9), 3), 1e-3, **options)
-
-
 def whitened_nan():
     normals = torch.zeros(2, 2, 4)
     normals[1, 0, 2] = math.nan
     return Diffeomorphism((12, 9), 3).whitened_field(normals, 1e-3)
-
-
-def test_the_worst_field_where_most_fold_is_told_of():
-    ensemble = Diffeomorphism((12, 9), 3)
-    hot = ensemble.temperature(4.0)
-    with pytest.warns(UserWarning, match=r"worst_field: \d+% of the fields at cut 3, δ = 4 px on 12 × 9 pixels fold"):
-        worst_field(lambda moved: moved.sum((1, 2, 3)), images(2, 1, 12, 9), ensemble, hot, steps=1)
-
-
-def test_an_objective_without_a_slope_stays_where_it_began():
-    found = worst(objective=lambda x: 0 * x.sum((1, 2, 3)) + 3, generator=generator())
-    assert found.value.tolist() == found.initial.tolist() == [3, 3]
 
 
 def test_nan_may_be_let_through():

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from lisse.maths.given import all_finite, floating
+from lisse.maths.given import (
+    all_finite,
+    check_integer,
+    check_least,
+    check_level,
+    check_positive,
+    check_word,
+    floating,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -38,3 +46,31 @@ def test_what_becomes_of_what_is_given():
         floating("f", "x", torch.ones(2, dtype=torch.complex64))
     with pytest.raises(TypeError, match="must be a tensor or an array, got str"):
         floating("f", "x", "one")
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        (lambda: check_least("f", 2, a=2, b=1), r"^f: b must be at least 2, got 1\.$"),
+        (lambda: check_least("f", 2, a=float("nan")), "a must be at least 2, got nan"),
+        (lambda: check_positive("f", a=1e-300, b=0), r"^f: b must be positive, got 0\.$"),
+        (lambda: check_positive("f", a=float("nan")), "a must be positive, got nan"),
+        (lambda: check_integer("f", 0, a=0, b=-1), r"^f: b must be an integer of at least 0, got -1\.$"),
+        (lambda: check_integer("f", 0, a=1.0), "a must be an integer of at least 0, got 1.0"),
+        (lambda: check_integer("f", 0, a=True), "a must be an integer of at least 0, got True"),
+        (lambda: check_level("f", 0), r"^f: level must lie in \(0, 1\), got 0\.$"),
+        (lambda: check_level("f", 1.0), "got 1.0"),
+        (lambda: check_word("f", ("x", "y"), a="x", b="z"), r"^f: b must be one of x, y, got 'z'\.$"),
+    ],
+)
+def test_numbers_and_words_that_are_refused(check, message):
+    with pytest.raises(ValueError, match=message):
+        check()
+
+
+def test_numbers_and_words_at_the_edge_pass():
+    check_least("f", 2, a=2)
+    check_positive("f", a=1e-300)
+    check_integer("f", 0, a=0, b=np.int64(3))
+    check_level("f", 0.5)
+    check_word("f", ("x", "y"), a="y")

@@ -49,7 +49,10 @@ def test_agrees_with_scipys_bca_at_the_expanded_level(statistic, n):
     assert abs(float(ours.high) - theirs.high) < slack
 
 
-@pytest.mark.parametrize(("hits", "n", "level"), [(0, 7, 0.95), (7, 7, 0.95), (3, 10, 0.9), (81, 263, 0.99)])
+@pytest.mark.parametrize(
+    ("hits", "n", "level"),
+    [(0, 7, 0.95), (7, 7, 0.95), (1, 1, 0.5), (0, 10_000, 0.95), (9913, 10_000, 0.95), (3, 10, 0.9), (81, 263, 0.99)],
+)
 def test_shares_have_scipys_wilson_interval(hits, n, level):
     found = share_interval(hits / n, n, level=level)
     known = scipy.stats.binomtest(hits, n).proportion_ci(level, method="wilson")

@@ -78,6 +78,36 @@ def test_a_sample_does_not_depend_on_who_shares_its_batch():
     )
 
 
+@pytest.mark.parametrize("gain", [0.4, 2.4])
+def test_a_hundred_layers_that_shrink_or_stretch(gain):
+    """Products far outside the range of float32 on their way, and the same numbers as in float64."""
+    torch.manual_seed(0)
+    weights = [gain * torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q for _ in range(100)]
+    middle = torch.diag(torch.tensor([1.0, 0.5, 0.2, 0.1, 0.1, 0.1], dtype=torch.float64))
+
+    def norm(dtype):
+        x = torch.randn(3, 6, generator=generator(), dtype=torch.float64).to(dtype).requires_grad_()
+        y = x * 0
+        for index, weight in enumerate(weights):  # activations stay small: only the derivative goes out of range
+            y = (x if index == 0 else y) @ (weight @ middle if index == 50 else weight).to(dtype)
+            y = y - y.detach()
+        start = torch.ones(3, 6)
+        return jacobian_norm(y, x, start=start, max_iter=20, tol=1e-6)
+
+    found, wide = norm(torch.float32), norm(torch.float64)
+    torch.testing.assert_close(wide.value, torch.full((3,), gain**100, dtype=torch.float64), rtol=1e-9, atol=0)
+    torch.testing.assert_close(found.value, wide.value, rtol=1e-4, atol=0)
+    assert found.converged.all()
+
+
+def test_a_sample_without_a_finite_derivative_has_none_and_takes_no_other_with_it():
+    x = torch.tensor([[0.0, 1.0], [4.0, 1.0]], requires_grad=True)
+    found = jacobian_norm(x.sqrt(), x)
+    assert found.value.isnan().tolist() == [True, False]
+    assert found.converged.tolist() == [False, True]
+    assert float(found.value[1]) == pytest.approx(0.5)
+
+
 def test_dead_units_have_norm_zero():
     x = -torch.rand(3, 2, requires_grad=True)
     assert jacobian_norm(torch.relu(x), x).value.tolist() == [0, 0, 0]

@@ -9,9 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lisse.maths.bounds import attention_on_ball
 from lisse.maths.jacobian import jacobian_norm
 from lisse.maths.markov import (
     AttentionKernel,
+    Ball,
     Bilinear,
     DotProduct,
     FiniteKernel,
@@ -22,9 +24,11 @@ from lisse.maths.markov import (
     TransformerKernel,
     ball_projection,
     boltzmann_gibbs,
+    contraction,
     evolve,
     fixed_point,
     invert,
+    invertible_scale,
     projection,
     softmatch,
     value_scale,
@@ -270,7 +274,7 @@ def test_lemmas_1_3_and_4(seed, n, m):
     assert float(wasserstein(product(a, c), product(b, d))) <= float(wasserstein(a, b) + wasserstein(c, d)) + 1e-9
 
 
-# --- properties (SPEC B.4) ------------------------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------------------------------------
 
 seeds = st.integers(0, 10_000)
 shapes = {"n": st.integers(1, 6), "d": st.integers(1, 4), "seed": seeds}
@@ -379,7 +383,7 @@ def test_inversion_finds_the_input_within_its_bounds():
     close(found.solution, X, 1e-12)
     assert not found.guaranteed
     assert all(b < a for a, b in zip(found.steps, found.steps[1:], strict=False))
-    early = invert(residual, y, constant=0.9, max_iter=5)
+    early = invert(residual, y, constant=0.9, radius=10.0, max_iter=5)
     error = float((early.solution - X).abs().sum() / 3)
     assert not early.converged
     assert early.guaranteed
@@ -392,7 +396,7 @@ def test_one_token_under_vanilla_attention_oscillates():
     assert not found.converged
     assert found.constant == pytest.approx(1)
     assert found.error_bound == math.inf
-    with pytest.raises(ValueError, match=r"constant must be below 1, got 1\. Scale the values by value_scale"):
+    with pytest.raises(ValueError, match=r"constant must be below 1, got 1\. Scale the values by invertible_scale"):
         invert(residual, X, constant=1.0)
 
 
@@ -412,8 +416,6 @@ def test_infinite_depth_does_not_depend_on_its_start():
 @settings(deadline=None, max_examples=15)
 @given(seed=seeds, n=st.integers(1, 4))
 def test_steps_shrink_by_the_constant_when_the_scale_makes_it_a_contraction(seed, n):
-    from lisse.maths.bounds import attention_on_ball
-
     radius = 0.5
     scale = value_scale(attention_on_ball(2, 2 * radius).value)
     x = ball_projection(cloud(n, 2, seed), radius / 2)
@@ -421,9 +423,117 @@ def test_steps_shrink_by_the_constant_when_the_scale_makes_it_a_contraction(seed
     def g(h):
         return scale * DOT(h, h).points
 
-    found = fixed_point(g, x, constant=0.9, tol=1e-14)
+    found = fixed_point(g, x, constant=0.9, radius=2 * radius, tol=1e-14)
     assert found.converged
+    assert found.guaranteed
+    assert found.reach <= radius / 2 / (1 - scale) + 1e-12  # which one token attains
     assert all(b <= 0.9 * a + 1e-15 for a, b in zip(found.steps, found.steps[1:], strict=False))
+
+
+def dot_bound(radius):
+    return attention_on_ball(2, radius).value
+
+
+def scaled(c):
+    return lambda x: c * DOT(x, x).points
+
+
+def test_the_ball_that_the_input_came_from_guarantees_nothing():
+    c = value_scale(dot_bound(1.0), target=0.9)  # a contraction on the ball R = 1, and not on the one that holds y
+    x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    y = x + scaled(c)(x)
+    assert float(y.norm()) == pytest.approx(1 + c)
+    small = invert(scaled(c), y, constant=0.9, radius=1.0)
+    assert not small.guaranteed
+    assert small.reach >= 1 + c > 1.0
+    assert not invert(scaled(c), y, constant=0.9).guaranteed  # no ball, no guarantee
+    assert not invert(scaled(c), y, radius=2.0).guaranteed
+    c, radius = invertible_scale(dot_bound, 1.0)
+    y = x + scaled(c)(x)
+    good = invert(scaled(c), y, constant=c * dot_bound(radius), radius=radius)
+    assert good.guaranteed
+    assert float((good.solution - x).abs().sum()) <= good.error_bound <= good.a_priori
+    assert good.reach < radius
+    # Not of y alone: here y lies in the ball, and the limit does not.
+    away = invert(lambda x: -0.5 * x, torch.tensor([[1.0, 0.0]]).double(), constant=0.5, radius=1.9)
+    close(away.solution, torch.tensor([[2.0, 0.0]]).double(), 1e-9)
+    assert not away.guaranteed
+    assert invert(lambda x: -0.5 * x, torch.tensor([[1.0, 0.0]]).double(), constant=0.5, radius=2.1).guaranteed
+
+
+def test_what_is_not_yet_computed_counts_too():
+    y = torch.tensor([[1.0, 0.0], [0.0, 0.0]]).double()
+    early = invert(lambda x: -0.5 * x, y, constant=0.5, radius=1.9, max_iter=2)
+    assert float(early.solution.norm(dim=-1).max()) < 1.9
+    assert early.reach == pytest.approx(1.75 + 2 * early.error_bound)
+    assert not early.guaranteed
+    assert invert(lambda x: -0.5 * x, y, constant=0.5, radius=2.01, max_iter=2).guaranteed
+    shifted = fixed_point(lambda h: 0.5 * h, y, constant=0.5, radius=1.9)  # H = 0.5 (H + y) has H + y = 2 y
+    assert not shifted.guaranteed
+    assert fixed_point(lambda h: 0.5 * h, y, constant=0.5, radius=2.01).guaranteed
+
+
+def test_steps_that_refute_the_constant_leave_no_guarantee():
+    y = torch.ones(2, 2).double()
+    assert invert(lambda x: 0.8 * x, y, constant=0.8, radius=math.inf).guaranteed
+    assert not invert(lambda x: 0.8 * x, y, constant=0.7, radius=math.inf).guaranteed
+    broken = invert(lambda x: x * torch.nan, y, constant=0.5, radius=math.inf)
+    assert not broken.guaranteed
+    assert broken.reach == math.inf
+
+
+def test_the_largest_scale_that_is_certainly_undone():
+    c, radius = invertible_scale(dot_bound, 1.0, target=1 - 1e-12)
+    assert c == pytest.approx(0.016720492, rel=1e-7)
+    assert radius == pytest.approx((1 + c) / (1 - c), rel=1e-12)
+    assert c * (4 * math.sqrt(2) * radius**2 + 1) * math.exp(2 * radius**2) == pytest.approx(1, rel=1e-9)
+    assert c < 1 / dot_bound(1.0) == pytest.approx(0.0203302, rel=1e-5)
+    # For a bound that grows as r, c (1 + c)/(1 - c) = ½ is a quadratic equation.
+    assert invertible_scale(lambda r: r, 1.0, target=0.5)[0] == pytest.approx((math.sqrt(17) - 3) / 4)
+    assert invertible_scale(lambda r: 4.0, 1.0, target=0.5)[0] == pytest.approx(0.125)
+    scales = [invertible_scale(dot_bound, r, target=t)[0] for r, t in ((2.0, 0.9), (1.0, 0.5), (1.0, 0.9), (0.5, 0.9))]
+    assert scales == sorted(set(scales))
+    with pytest.raises(ValueError, match="radius must be positive and finite, got inf"):
+        invertible_scale(dot_bound, math.inf)
+    with pytest.raises(ValueError, match=r"target must lie in \(0, 1\), got 1"):
+        invertible_scale(dot_bound, 1.0, target=1)
+
+
+def test_a_random_search_at_the_boundary_stays_in_the_ball_and_contracts():
+    c, radius = invertible_scale(dot_bound, 1.0, target=1 - 1e-9)
+    random, outside = generator(5), 0
+    for n in (1, 2, 3, 5, 8) * 40:
+        x = Ball(2, 1.0)(n, random)
+        x = x / x.norm(dim=1).max()  # the furthest token on the sphere
+        back = invert(scaled(c), x + scaled(c)(x), constant=c * dot_bound(radius), radius=radius, tol=1e-14)
+        assert back.reach <= radius
+        assert back.guaranteed
+        close(back.solution, x, 1e-13)
+        outside += back.reach > 1
+    assert outside == 200  # every y leaves the ball R = 1
+    worst = contraction(lambda mu: DOT(mu, mu), sampler=Ball(2, radius), budget=600)
+    assert 1 < worst.value < dot_bound(radius)
+    assert c * worst.value < 1
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 8, 50])
+def test_the_projection_to_a_ball_stretches_l1_distances_by_half_of_1_plus_root_d(d):
+    constant = 0.5 + 0.5 * math.sqrt(d)
+    theta = math.atan(math.sqrt(d - 1)) / 2
+    u = torch.full((d,), math.cos(theta) / math.sqrt(max(d - 1, 1)), dtype=torch.float64)
+    u[0] = math.sin(theta) if d > 1 else 1.0
+    step = torch.zeros_like(u)
+    step[0] = 1e-6 if d > 1 else -1e-6
+    pair = torch.stack([u, u + step])
+    after, before = (float((points[1] - points[0]).abs().sum()) for points in (ball_projection(pair, 1.0), pair))
+    assert after / before == pytest.approx(constant, rel=1e-5)
+    x = 2 * torch.randn(2000, d, generator=generator(d), dtype=torch.float64) / math.sqrt(d)
+    for size in (1e-3, 0.1, 1.0):
+        y = x + size * torch.nn.functional.one_hot(torch.arange(2000) % d, d)
+        gaps = (x - y).abs().sum(1)
+        assert float(((ball_projection(x, 1.0) - ball_projection(y, 1.0)).abs().sum(1) / gaps).max()) <= constant + 1e-9
+        assert float(((ball_projection(x, 1.0) - ball_projection(y, 1.0)).norm(dim=1) / gaps).max()) <= 1 + 1e-9
+        assert float(((x.clamp(-1, 1) - y.clamp(-1, 1)).abs().sum(1) / gaps).max()) <= 1 + 1e-9  # a box: no stretch
 
 
 def test_value_scale_and_ball_projection():
@@ -484,6 +594,8 @@ def test_bad_input_is_named():
         MultiHeadKernel([DOT], torch.zeros(3, 2))(X, X)
     with pytest.raises(ValueError, match="tol must be positive"):
         invert(residual, X, tol=0)
+    with pytest.raises(ValueError, match=r"invert: radius must be positive, got 0\. It is that of the ball on which"):
+        invert(residual, X, constant=0.9, radius=0)
     with pytest.raises(ValueError, match="keep the shape"):
         fixed_point(lambda h: h[:1], X)
     with pytest.raises(ValueError, match="start must be finite"):

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from lisse.maths.bounds import mean_field_attention, mean_field_attention_below, mean_field_multi_head
 from lisse.maths.homology import diagram_distance, persistence
-from lisse.maths.markov import Ball, contraction
-from lisse.maths.mean_field import attention, attention_form, attention_map, convolution, multi_head_attention
+from lisse.maths.markov import AttentionKernel, Ball, Bilinear, Linear, MultiHeadKernel, contraction
 from lisse.maths.transport import Measure, wasserstein
 
 
@@ -27,20 +26,28 @@ def line(*pairs: tuple[float, float]) -> Measure:
     return Measure(torch.tensor(points, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64))
 
 
+def head(a: torch.Tensor, value: torch.Tensor) -> AttentionKernel:
+    """Γ of [chen2024] Definition 4: logits ⟨Ax, y⟩, values Vy."""
+    return AttentionKernel(Bilinear(a, torch.eye(len(a)).to(a)), Linear(value))
+
+
+def attention(measure: Measure, a: torch.Tensor, value: torch.Tensor) -> Measure:
+    return head(a, value)(measure, measure)
+
+
+def multi_head_attention(measure: Measure, forms: list, values: list, out: torch.Tensor) -> Measure:
+    heads = [head(a, v) for a, v in zip(forms, values, strict=True)]
+    return MultiHeadKernel(heads, out.T)(measure, measure)
+
+
 def ratio(mu: Measure, nu: Measure, a: torch.Tensor, value: torch.Tensor, p: float = 1.0) -> float:
     moved = wasserstein(attention(mu, a, value), attention(nu, a, value), p=p, ground=2)
     return float(moved / wasserstein(mu, nu, p=p, ground=2))
 
 
-def test_the_form_is_the_scaled_product():
-    q, k = randn(4, 4), randn(4, 4, seed=1)
-    torch.testing.assert_close(attention_form(q, k), k.T @ q / 2)
-    torch.testing.assert_close(attention_form(q, k, heads=4), k.T @ q)
-
-
 def test_equal_weights_are_torchs_attention():
     points, q, k, v = randn(7, 4), randn(4, 4, seed=1), randn(4, 4, seed=2), randn(4, 4, seed=3)
-    found = attention(Measure(points), attention_form(q, k), v).points
+    found = attention(Measure(points), k.T @ q / 2, v).points
     dense = torch.nn.functional.scaled_dot_product_attention(points @ q.T, points @ k.T, points @ v.T)
     torch.testing.assert_close(found, dense)
 
@@ -81,10 +88,10 @@ def test_attention_is_differentiable():
     a, v = randn(2, 2, seed=1), randn(2, 2, seed=2)
     measure = Measure(randn(4, 2), torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64))
     inputs = tuple(one.requires_grad_() for one in (randn(3, 2, seed=5), a, v))
-    assert torch.autograd.gradcheck(lambda x, a, v: attention_map(x, measure, a, v), inputs)
+    assert torch.autograd.gradcheck(lambda x, a, v: head(a, v)(x, measure).points, inputs)
 
 
-# --- the printed bound is false (SPEC A-E3) ---------------------------------------------------------------------------
+# --- the printed bound is false (docs/errata.md#topology) ------------------------------------------------------------
 
 
 def atoms(p: float) -> Measure:
@@ -163,7 +170,7 @@ def test_the_corrected_bound_of_heads_is_never_exceeded():
         assert found <= mean_field_multi_head(norms[0], norms[1], norms[2][0], 1.0).value
 
 
-# --- W1 does not extend to W2 (E5), and diagrams are not Lipschitz in measures (E10) ----------------------------------
+# --- W1 does not extend to W2, and diagrams are not Lipschitz in measures (docs/errata.md#topology) ------------------
 
 
 def test_one_lipschitz_in_w1_and_not_lipschitz_in_w2():
@@ -188,50 +195,12 @@ def test_diagrams_are_not_lipschitz_in_measures(n):
     assert float(distance) == pytest.approx(0.5)  # one bar (0, 1), ℓ∞ to the diagonal; the ratio n/2 has no limit
 
 
-# --- convolution ------------------------------------------------------------------------------------------------------
+def test_the_old_name_still_works_and_says_what_to_use():
+    import lisse.maths.mean_field as old
 
-
-def test_convolution_is_the_average_over_channels():
-    kernels, responses = randn(3, 3, 3), randn(3, 5, 6, seed=1)
-    naive = torch.zeros(5, 6, dtype=torch.float64)
-    for c in range(3):
-        for row in range(5):
-            for column in range(6):
-                for i in range(-1, 2):
-                    for j in range(-1, 2):
-                        if 0 <= row + i < 5 and 0 <= column + j < 6:
-                            naive[row, column] += kernels[c, i + 1, j + 1] * responses[c, row + i, column + j] / 3
-    torch.testing.assert_close(convolution(kernels, responses, bias=0.25), naive + 0.25)
-    only = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
-    torch.testing.assert_close(convolution(kernels, responses, weights=only), convolution(kernels[1:2], responses[1:2]))
-
-
-def test_channels_may_be_swapped_and_repeated():
-    kernels, responses = randn(4, 3, 3), randn(4, 5, 5, seed=1)
-    order = torch.tensor([2, 0, 3, 1])
-    torch.testing.assert_close(convolution(kernels, responses), convolution(kernels[order], responses[order]))
-    torch.testing.assert_close(
-        convolution(kernels, responses), convolution(kernels.repeat(2, 1, 1), responses.repeat(2, 1, 1))
-    )
-
-
-def test_bad_input_is_refused():
-    mu = Measure(randn(3, 2))
-    with pytest.raises(ValueError, match=r"attention_form: query and key must be matrices of one shape, got \[2, 2\]"):
-        attention_form(randn(2, 2), randn(3, 2))
-    with pytest.raises(ValueError, match="attention_form: heads must be at least 1, got 0"):
-        attention_form(randn(2, 2), randn(2, 2), heads=0)
-    with pytest.raises(ValueError, match=r"attention_map: x must have shape \[n, 2\], got \[3, 3\]"):
-        attention_map(randn(3, 3), mu, randn(2, 2), randn(2, 2))
-    with pytest.raises(ValueError, match=r"attention_map: a must have shape \[2, 2\], got \[3, 3\]"):
-        attention(mu, randn(3, 3), randn(2, 2))
-    with pytest.raises(ValueError, match=r"attention_map: value must have shape \[h, 2\], got \[2, 3\]"):
-        attention(mu, randn(2, 2), randn(2, 3))
-    with pytest.raises(ValueError, match="one per head, got 1 and 0"):
-        multi_head_attention(mu, [randn(2, 2)], [], randn(2, 2))
-    with pytest.raises(ValueError, match=r"out must have shape \[o, 2\], got \[2, 3\]"):
-        multi_head_attention(mu, [randn(2, 2)], [randn(2, 2)], randn(2, 3))
-    with pytest.raises(ValueError, match="one channel each"):
-        convolution(randn(2, 3, 3), randn(3, 5, 5))
-    with pytest.raises(ValueError, match=r"odd sides, got \[2, 3\]"):
-        convolution(randn(2, 2, 3), randn(2, 5, 5))
+    points, a, v = Measure(randn(5, 3)), randn(3, 3, seed=1), randn(2, 3, seed=2)
+    with pytest.warns(DeprecationWarning, match=r"use lisse\.maths\.markov\.AttentionKernel"):
+        attend = old.attention
+    torch.testing.assert_close(attend(points, a, v).points, attention(points, a, v).points)
+    with pytest.raises(AttributeError, match="no attribute 'convolution'"):
+        _ = old.convolution

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lisse.maths import stability_loops
+from lisse.maths import relative_stability as module
 from lisse.maths.relative_stability import (
     centre,
     coordinate_medians,
@@ -88,7 +88,7 @@ def test_a_ratio_of_centres_and_not_the_centre_of_ratios():
 @given(scale=st.floats(1e-3, 1e3), seed=st.integers(0, 50), statistic=st.sampled_from(["mean", "median"]))
 @settings(max_examples=30, deadline=None)
 def test_scale_and_rotation_of_the_output_change_nothing(scale, seed, statistic):
-    """SPEC C.4: f -> a f + b, and orthogonal output maps."""
+    """R does not change: f -> a f + b, and orthogonal output maps."""
     clean, moved, noisy = torch.randn(3, 20, 6, generator=seeded(seed), dtype=torch.float64)
     turn = torch.linalg.qr(torch.randn(6, 6, generator=seeded(seed + 1), dtype=torch.float64)).Q
 
@@ -226,15 +226,16 @@ def test_the_compiled_loops_give_what_torch_gives(monkeypatch, shape, threads):
     pytest.importorskip("numba", reason="the compiled loops need numba (lisse[fast])")
     a, b = (torch.randn(*shape, generator=seeded(s)) for s in (0, 1))
     rows = torch.randint(shape[0], (shape[0],), generator=seeded(2))
-    assert stability_loops.fits(a, b)
+    assert module._plain(a, b)
+    assert module.loops(module._LOOPS) is not None
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(stability_loops, "ALONE", 1000)
+    monkeypatch.setattr(module, "_ALONE", 1000)
     ours = [squared_distances(a, b), squared_distances(a, b, rows=rows), squared_distances(a, b[:1], rows=rows * 0)]
     assert squared_distances(a[:0], b[:0]).shape == (0,)
     nan = a.clone()
     nan[-1, -1] = math.nan
     assert squared_distances(nan, b).isnan().tolist() == [False] * (shape[0] - 1) + [True]
-    monkeypatch.setattr(stability_loops, "_loops", lambda: None)
+    monkeypatch.setattr(module, "loops", lambda _: None)
     plain = [squared_distances(a, b), squared_distances(a, b, rows=rows), squared_distances(a, b[:1], rows=rows * 0)]
     for mine, theirs in zip(ours, plain, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=0)
@@ -257,7 +258,7 @@ def test_compiled_medians_of_resamples_are_torchs(n, k, resamples, ties, pairs, 
         counts = pair_counts(counts, torch.arange(n).roll(1))
     ours = resampled_centre(values, counts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stability_loops, "_loops", lambda: None)
+        patch.setattr(module, "loops", lambda _: None)
         assert torch.equal(ours.nan_to_num(-1), resampled_centre(values, counts).nan_to_num(-1))
 
 

@@ -102,6 +102,17 @@ def test_batches_come_near_to_the_whole():
     assert float(stream.value().diagonal().sub(1).abs().max()) < 1e-12
 
 
+def test_a_stream_goes_on_from_its_tables():
+    stream, layers = CKAStream(), [cloud(30, 4, 1), cloud(30, 6, 2), cloud(30, 4, 1) + cloud(30, 4, 3)]
+    for start in (0, 10, 20):
+        stream.update([layer[start : start + 10] for layer in layers])
+    assert stream.tables.shape == (3, 3, 3)
+    other = CKAStream.of(stream.tables[:2])
+    other.update([layer[20:] for layer in layers])
+    assert torch.equal(other.value(), stream.value())
+    assert torch.equal(other.value(batches=[0, 0, 2]), stream.value(batches=[0, 0, 2]))
+
+
 def test_gradients_and_a_single_point():
     x = cloud(6, 3).requires_grad_()
     for estimator in ("biased", "unbiased"):
@@ -115,7 +126,7 @@ def test_gradients_and_a_single_point():
         (lambda: linear_cka(cloud(4, 2), cloud(5, 2)), "as many samples, got 4 and 5"),
         (lambda: linear_cka(cloud(1, 2), cloud(1, 2)), "at least 2 samples, got 1"),
         (lambda: linear_cka(cloud(3, 2), cloud(3, 2), estimator="unbiased"), "at least 4 samples, got 3"),
-        (lambda: linear_cka(cloud(4, 2), cloud(4, 2), estimator="x"), "estimator must be biased or unbiased"),
+        (lambda: linear_cka(cloud(4, 2), cloud(4, 2), estimator="x"), "estimator must be one of biased, unbiased"),
         (lambda: linear_cka(cloud(4, 2)[:, 0], cloud(4, 2)), "x must be"),
         (lambda: CKAStream().value(), "after an update"),
         (lambda: CKAStream().update([]), "at least one layer"),

@@ -20,11 +20,11 @@ def cloud(n: int, d: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def compiled_batch():
+def compiled_loops():
     pytest.importorskip("numba")
-    from lisse.maths.transport import compiled_batch
+    from lisse.maths.transport import loops
 
-    return compiled_batch
+    return loops
 
 
 def costs(n, m, seed, kind):
@@ -43,7 +43,7 @@ def costs(n, m, seed, kind):
     kind=st.sampled_from(["real", "ties", "repeats"]),
 )  # fmt: skip
 def test_the_compiled_solvers_find_the_optimum(n, m, seed, kind):
-    solvers = compiled_batch()
+    solvers = compiled_loops()
     cost = costs(n, m, seed, kind)
     expected = ot.emd2(np.full(n, 1 / n), np.full(m, 1 / m), cost)
     assert solvers.transport_cost(cost) == pytest.approx(expected, abs=1e-12)
@@ -55,15 +55,17 @@ def test_the_compiled_solvers_find_the_optimum(n, m, seed, kind):
 
 @pytest.mark.parametrize("kind", ["real", "ties", "repeats"])
 def test_the_compiled_solvers_before_they_are_compiled(kind, monkeypatch):
-    solvers = compiled_batch()
-    monkeypatch.setattr(solvers, "_row_reduction", solvers._row_reduction.py_func)
+    solvers = compiled_loops()
+    for name, loop in vars(solvers).copy().items():
+        if hasattr(loop, "py_func"):
+            monkeypatch.setattr(solvers, name, loop.py_func)
     for seed, (n, m) in enumerate([(6, 6), (4, 6), (7, 3), (1, 5), (9, 9)]):
         cost = costs(n, m, seed, kind)
         expected = ot.emd2(np.full(n, 1 / n), np.full(m, 1 / m), cost)
-        assert solvers.transport_cost.py_func(cost) == pytest.approx(expected, abs=1e-12)
+        assert solvers.transport_cost(cost) == pytest.approx(expected, abs=1e-12)
         square = costs(n, n, seed, kind)
         expected = square[linear_sum_assignment(square)].mean()
-        assert solvers.assignment_cost.py_func(square) == pytest.approx(expected, abs=1e-12)
+        assert solvers.assignment_cost(square) == pytest.approx(expected, abs=1e-12)
 
 
 def test_large_assignments_are_scipys():
@@ -72,7 +74,7 @@ def test_large_assignments_are_scipys():
         x, y = cloud(n, 2, n).numpy(), cloud(n, 2, n + 1).numpy()
         for cost in (cdist(x, y, "cityblock"), costs(n, n, 0, "real")):
             best = cost[linear_sum_assignment(cost)].mean()
-            assert compiled_batch().assignment_cost(cost) == pytest.approx(best, abs=1e-12)
+            assert compiled_loops().assignment_cost(cost) == pytest.approx(best, abs=1e-12)
 
 
 @pytest.mark.parametrize(("p", "ground"), [(1, 1), (1, 2), (2, 2), (1.5, 1), (1, math.inf)])
@@ -80,8 +82,7 @@ def test_large_assignments_are_scipys():
 def test_batches_of_every_make_are_pair_by_pair(p, ground, compiled, monkeypatch):
     # Equal, unequal, too large to compile, weighted, on float32: each by its own route.
     if not compiled:
-        monkeypatch.setattr(batch, "batch_solver", lambda: None)
-        monkeypatch.setattr(batch, "cost_solver", lambda: None)
+        monkeypatch.setattr(batch, "loops", lambda _: None)
     monkeypatch.setattr(batch, "COMPILED_CELLS", 30)
     sizes = [(5, 5), (4, 7), (6, 9), (5, 6), (1, 3)]
     xs: list = [cloud(n, 3, k) for k, (n, _) in enumerate(sizes)]

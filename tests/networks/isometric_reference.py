@@ -1,4 +1,4 @@
-"""The inputs of SPEC E.3, from ``reference-inputs.md``."""
+"""The inputs of the reference values of the isometric loss."""
 
 import torch
 

@@ -11,9 +11,9 @@ from torch import nn
 from lisse.maths.bounds import mean_field_multi_head, sequence_attention
 from lisse.maths.transport import Measure, wasserstein
 from lisse.networks import zoo
-from lisse.networks.attention_weights import attention_weights
+from lisse.networks.attention import weights_of
 from lisse.networks.bounds import of_module, operator_norm
-from lisse.networks.layer_bounds import max_pool_slope, slope
+from lisse.networks.bounds.slopes import max_pool_slope, slope
 
 
 def norm(matrix: torch.Tensor) -> float:
@@ -159,7 +159,7 @@ def test_the_weights_reproduce_the_layer(name):
     module = layers(name)
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.5)
-    w = attention_weights(module)
+    w = weights_of(module)
     x = torch.randn(5, 8, dtype=torch.float64)
     heads = []
     for m in range(len(w.query)):
@@ -173,7 +173,7 @@ def test_the_weights_reproduce_the_layer(name):
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_is_the_formula_of_its_norms(name):
     module = layers(name)
-    w = attention_weights(module)
+    w = weights_of(module)
     values, forms = [norm(v) for v in w.value], [w.scale * norm(k.T @ q) for q, k in zip(w.query, w.key, strict=True)]
     biases = [w.scale * float((k.T @ b).norm()) for k, b in zip(w.key, w.query_bias, strict=True)]
     expected = mean_field_multi_head(values, forms, norm(w.out), 1.5, bias_norms=biases).value
@@ -226,14 +226,19 @@ def test_the_radius_is_carried_to_the_attention():
     reach = size * 0.7 + float(first.bias.detach().double().norm())
     expected = size * of_module(attention, radius=reach).value
     assert of_module(nn.Sequential(first, nn.ReLU(), attention), radius=0.7).value == pytest.approx(expected, rel=1e-3)
-    # A layer norm puts every token in its own ball, whatever came before.
+    # A layer norm puts every token in its own ball, whatever came before; its γ and β belong to the weights behind it.
     layer = nn.LayerNorm(8)
+    nn.init.normal_(layer.weight)
     nn.init.constant_(layer.bias, 0.1)
-    ball = math.sqrt(8) + 0.1 * math.sqrt(8)
-    expected = of_module(attention, radius=ball).value / math.sqrt(layer.eps)
+    folded = layers("split")
+    with torch.no_grad():
+        folded.qkv.bias += folded.qkv.weight @ layer.bias
+        folded.qkv.weight *= layer.weight
+        folded.qkv.weight -= folded.qkv.weight.mean(1, keepdim=True)
+    expected = of_module(folded, radius=math.sqrt(8)).value / math.sqrt(layer.eps)
     assert of_module(nn.Sequential(layer, attention), radius=1e3).value == pytest.approx(expected, rel=1e-3)
     # And so does an attention: ‖W^O‖ √Σ(‖V_m‖R + ‖b_m‖)² + ‖b‖.
-    w = attention_weights(attention)
+    w = weights_of(attention)
     mixed = math.hypot(*(norm(v) * 0.7 + float(b.norm()) for v, b in zip(w.value, w.value_bias, strict=True)))
     reach = norm(w.out) * mixed + float(w.out_bias.norm())
     expected = of_module(attention, radius=0.7).value * of_module(attention, radius=reach).value
@@ -368,7 +373,7 @@ def test_bad_input_is_refused():
         of_module(nn.ReLU(), radius=-1)
     with pytest.raises(ValueError, match="variance must be finite and not negative, got -1"):
         of_module(nn.ReLU(), radius=1, variance=-1)
-    with pytest.raises(ValueError, match="metric must be 'wasserstein' or 'euclidean', got 'w2'"):
+    with pytest.raises(ValueError, match="metric must be one of wasserstein, worst_token, euclidean, got 'w2'"):
         of_module(nn.ReLU(), radius=1, metric="w2")
     broken = nn.Linear(2, 2)
     nn.init.constant_(broken.weight, torch.inf)

@@ -39,7 +39,7 @@ def draw(seed, n=9, d=3, m=4, k=3):
     return x, z, torch.randint(k, (n,), generator=generator)
 
 
-# --- SPEC E.3 -------------------------------------------------------------------------------------------------------
+# --- Reference values of the loss -----------------------------------------------------------------------------------
 
 
 def test_the_reference_numbers():
@@ -77,7 +77,7 @@ def test_a_common_translation_is_twice_the_printed_equation_13():
     assert float(printed.norm()) > 1e-3
 
 
-# --- SPEC E.4 -------------------------------------------------------------------------------------------------------
+# --- Reference values of the gradient -------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)

@@ -8,13 +8,7 @@ from torch.nn import functional
 from lisse.data import generators
 from lisse.maths.isometry import distortion, euclidean
 from lisse.networks import zoo
-from lisse.networks.isometric import (
-    IsometricProjection,
-    LocallyIsometric,
-    StackedIsometric,
-    fit,
-    isometric_loss,
-)
+from lisse.networks.isometric import LocallyIsometric, StackedIsometric, fit, isometric_loss
 
 X = 0.5 * torch.randn(24, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.arange(24) % 4
@@ -49,7 +43,7 @@ def test_its_loss_is_made_of_its_parts():
     assert torch.allclose(found.cross_entropy, functional.cross_entropy(logits, Y))
     assert torch.allclose(found.isometric, isometric_loss(X, z, Y))
     assert torch.allclose(found.total, 2 * found.cross_entropy + 3 * found.isometric)
-    assert torch.allclose(network.loss(X, Y, whole=True).isometric, isometric_loss(X, z))
+    assert torch.allclose(network.loss(X, Y, all_pairs=True).isometric, isometric_loss(X, z))
     assert torch.allclose(network.loss(X, Y, groups=Y // 2).isometric, isometric_loss(X, z, Y // 2))
     assert torch.allclose(network.loss(X, Y, metric="cosine").isometric, isometric_loss(X, z, Y, metric="cosine"))
     assert torch.allclose(network.loss(X, Y, scaling="code").isometric, isometric_loss(X, z, Y, scaling="code"))
@@ -215,8 +209,8 @@ def test_fit_of_a_stack_moves_every_stage():
     fit(network, X, [Y // 2, Y % 3, Y], epochs=3, beta=0.5)
     after = [p for p in network.parameters() if p.requires_grad]
     assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    with pytest.raises(ValueError, match="whole must be false"):
-        fit(network, X, [Y, Y, Y], epochs=1, whole=True)
+    with pytest.raises(ValueError, match="all_pairs must be false"):
+        fit(network, X, [Y, Y, Y], epochs=1, all_pairs=True)
     with pytest.raises(ValueError, match="epochs must be at least 0"):
         fit(network, X, [Y, Y, Y], epochs=-1)
 
@@ -230,51 +224,3 @@ def test_fit_stops_where_the_loss_is_not_finite():
 
 
 # --- projection -----------------------------------------------------------------------------------------------------
-
-
-def two_squares():
-    generator = torch.Generator().manual_seed(0)
-    flat = torch.rand(60, 2, generator=generator, dtype=torch.float64)
-    lifted = torch.cat([flat, torch.zeros(60, 3, dtype=torch.float64)], 1)
-    lifted[30:, 2] = 4.0  # above the first one
-    return 5 * lifted + 3, torch.arange(60) // 30
-
-
-def test_a_projection_separates_classes_and_keeps_their_distances():
-    x, y = two_squares()
-    projection = IsometricProjection(epochs=400)
-    found = projection.fit_transform(x, y)
-    assert found.shape == (60, 2)
-    assert projection.accuracy_ == 1.0
-    assert projection.stress_ < 0.1
-    same = y[:, None] == y[None]
-    assert distortion(euclidean(x), euclidean(found), same).error < 0.15
-    assert torch.allclose(projection.transform(x[:3].numpy()), found[:3])
-
-
-def test_clusters_stand_in_for_labels():
-    x, y = two_squares()
-    projection = IsometricProjection(3, clusters=2, epochs=5, hidden=(8,)).fit(x.numpy())
-    found = projection.labels_
-    assert torch.equal(found == found[0], y == y[0])
-    assert projection.transform(x).shape == (60, 3)
-
-
-def test_bad_projections():
-    x, y = two_squares()
-    with pytest.raises(ValueError, match="labels must be given, or clusters=k"):
-        IsometricProjection().fit(x)
-    with pytest.raises(ValueError, match="one for each of 60 points"):
-        IsometricProjection().fit(x, y[:3])
-    with pytest.raises(ValueError, match="clusters must not exceed"):
-        IsometricProjection(clusters=99).fit(x)
-    with pytest.raises(RuntimeError, match="fit must come before transform"):
-        IsometricProjection().transform(x)
-    with pytest.raises(ValueError, match="must have 5 features"):
-        IsometricProjection(epochs=1).fit(x, y).transform(x[:, :2])
-    with pytest.raises(ValueError, match="dim must be whole"):
-        IsometricProjection(0)
-    with pytest.raises(ValueError, match="rate must be finite"):
-        IsometricProjection(rate=float("nan"))
-    with pytest.raises(ValueError, match="finite points"):
-        IsometricProjection(clusters=2).fit(x * float("nan"))

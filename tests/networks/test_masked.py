@@ -12,7 +12,7 @@ from lisse.maths.integral import attention_kernel
 from lisse.maths.variation import patchify
 from lisse.models import save_checkpoint
 from lisse.networks import masked, zoo
-from lisse.networks.attention_weights import attention_weights
+from lisse.networks.attention import weights_of
 from lisse.networks.decoder_frames import decoder_frames
 from lisse.networks.zoo.vit import SplitHeadAttention
 
@@ -225,9 +225,9 @@ def test_readings_differ_and_their_bounds_are_not_those_of_the_dot_product():
     outputs = {kind: small(attention=kind)(images(), noise())["logits"] for kind in ("dot", "rbf_w", "eq11_literal")}
     assert not torch.allclose(outputs["dot"], outputs["rbf_w"])
     assert not torch.allclose(outputs["rbf_w"], outputs["eq11_literal"])
-    assert attention_weights(SplitHeadAttention(8, 2)) is not None
-    assert attention_weights(SplitHeadAttention(8, 2, reading="rbf_w")) is None
-    assert attention_weights(SplitHeadAttention(8, 2, qk_norm=True)) is None
+    assert weights_of(SplitHeadAttention(8, 2)) is not None
+    assert weights_of(SplitHeadAttention(8, 2, reading="rbf_w")) is None
+    assert weights_of(SplitHeadAttention(8, 2, qk_norm=True)) is None
 
 
 # -- files and frames -------------------------------------------------------------------------------------------------

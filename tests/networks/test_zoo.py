@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from lisse.libraries import extra
 from lisse.networks import zoo
 from lisse.networks.zoo.attention_only import FullWidthAttention
 from lisse.networks.zoo.efficientnet import StochasticDepth
-from lisse.networks.zoo.options import extra
 from lisse.networks.zoo.resnet import PaddedShortcut
 
 TEXT = ("bert", "t5")
@@ -139,12 +139,12 @@ def test_larger_images_go_too(name):
     assert network(torch.empty(2, 3, 64, 64, device="meta")).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", IMAGE)
+@pytest.mark.parametrize("name", IMAGE + PAINT)
 def test_every_printed_count_in_a_docstring_is_true(name):
-    """Docstrings that give a count for 32×32×3 give the right one."""
-    text = zoo.NETWORKS[name].__doc__
-    if "parameters" in text and name != "isometry":
-        assert f"{count(meta(name)):,}" in text
+    """The table of a family's module has the count of each of its networks."""
+    builder = zoo.NETWORKS[name]
+    page = sys.modules[getattr(builder, "func", builder).__module__].__doc__
+    assert f"{count(meta(name)):,}" in page
 
 
 @pytest.mark.parametrize("name", [name for name in zoo.NETWORKS if not name.startswith("vgg")])
@@ -419,7 +419,8 @@ def test_t5_reads_the_source_shifted_when_no_target_is_given():
         ),
         ("resnet20", {"classes": "ten"}, TypeError, r"resnet20: classes must be an integer, got 'ten'"),
         ("resnet20", {"classes": True}, TypeError, r"classes must be an integer, got True"),
-        ("resnet20", {"classes": 0}, ValueError, r"resnet20: classes must lie in 1\.\.1000000, got 0"),
+        ("resnet20", {"classes": 0}, ValueError, r"resnet20: classes must lie in 1\.\.100000, got 0"),
+        ("resnet18", {"classes": 1_000_000}, ValueError, r"resnet18: classes must lie in 1\.\.100000, got 1000000"),
         (
             "vit_small",
             {"size": 30},

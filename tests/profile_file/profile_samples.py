@@ -14,11 +14,24 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lisse.profile import Part, Profile, Quantity, Row
+from lisse.profile import Chart, Headline, Line, Panel, Part, Profile, Quantity, Row
 
 NORM = Quantity(
     "norm", "norm ‖z‖", "How long a layer's activations are.", r"\|z\|", "[x2020] eq. 1", "log", "lower", "1"
 )
+RATIO = Quantity(
+    "ratio", "R", "A ratio.", headline=Headline("R_f", "D over G", prefers={"cut": (3, 5.0)}, alone="answers {than}"),
+    lead=True, neutral=1.0,
+    invariant=("rotation", "scale"),
+)  # fmt: skip
+CHART = Chart(
+    "norms", "Norms: $", "By layer.",
+    (
+        Panel("a", (Line("norm", "x", {"p": 1, "over": "mean"}, band=("quantile", 0.05, 0.95)), Line("ratio"))),
+        Panel(form="diagrams", arrays=("diagram/",)),
+    ),
+    columns=2, prefers={"dim": ("all", 0, 1)}, limits=(0.0, 1.0), lead=True,
+)  # fmt: skip
 
 
 def example() -> Profile:
@@ -33,7 +46,8 @@ def example() -> Profile:
         "..": np.array(3, dtype="<i2"),
         "größe": np.zeros((0, 4), "f4"),
     }
-    first = Part("sensitivity", rows, (NORM,), ("layer x was left out: no batch axis",), arrays, {"samples": None})
+    notes = ("layer x was left out: no batch axis",)
+    first = Part("sensitivity", rows, (NORM, RATIO), notes, arrays, {"samples": None}, (CHART,))
     second = Part("empty", options={"p": [1, math.inf], "nested": {"a": [True, None, "nan"]}})
     return Profile((first, second), {"model": {"name": "net"}, "seed": 0, "loss": math.nan, "nan": "nan"})
 
@@ -49,7 +63,7 @@ def same(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, float) and isinstance(b, float):
         return struct.pack("d", a) == struct.pack("d", b) or (math.isnan(a) and math.isnan(b))
-    if isinstance(a, (Profile, Part, Row, Quantity)):
+    if isinstance(a, (Profile, Part, Row, Quantity, Chart)):
         return type(a) is type(b) and all(same(getattr(a, key), getattr(b, key)) for key in a.__dataclass_fields__)
     return type(a) is type(b) and a == b
 

@@ -16,6 +16,7 @@ import pytest
 from profile_samples import example, packed, plain, with_json
 
 from lisse import profile_file
+from lisse.profile import Part, Profile
 from lisse.profile_file import container
 
 
@@ -28,6 +29,7 @@ def nested(levels: int) -> list[Any]:
     return [nested(levels - 1)] if levels else []
 
 
+C = {"name": "c", "title": "t"}
 ROW = {"quantity": "q", "value": 1.0, "kind": "exact", "n": 1}
 Q = {"name": "q", "label": "q", "says": "q"}
 
@@ -37,7 +39,7 @@ Q = {"name": "q", "label": "q", "says": "q"}
     [
         ([], 'does not say "format"'),
         ({"format": "other"}, 'does not say "format": "lisse-profile"'),
-        ({"format": "lisse-profile", "version": 2}, r"made by a newer lisse.*version 2.*up to 1\. Upgrade"),
+        ({"format": "lisse-profile", "version": 3}, r"made by a newer lisse.*version 3.*up to 2\. Upgrade"),
         ({"format": "lisse-profile", "version": True}, "version must be a positive integer, got True"),
         ({"format": "lisse-profile", "version": 0}, "version must be a positive integer, got 0"),
         ({"format": "lisse-profile"}, "version must be a positive integer, got None"),
@@ -65,6 +67,17 @@ Q = {"name": "q", "label": "q", "says": "q"}
         (plain(rows=[ROW | {"extra": 1}], quantities=[Q]), "unknown"),
         (plain(quantities=[Q | {"scale": "cubic"}]), "scale must be one of"),
         (plain(quantities=[{"name": "q"}]), "a quantity lacks label, says"),
+        (plain(quantities=[Q | {"lead": 1}]), "a quantity's lead must be true or false, got 1"),
+        (plain(quantities=[Q | {"neutral": "1"}]), "a quantity's neutral must be a number, got '1'"),
+        (plain(quantities=[Q | {"headline": {"label": "h", "prefers": {"p": 1}}}]), "prefers must be a list, got 1"),
+        (plain(charts={}), "charts must be a list"),
+        (plain(charts=[{"name": "c"}]), "a chart lacks title"),
+        (plain(charts=[C | {"extra": 1}]), "a chart has the unknown"),
+        (plain(charts=[C | {"limits": [0, "1"]}]), "a chart's limits must be a number, got '1'"),
+        (plain(charts=[C | {"panels": [{"form": "pie"}]}]), "form must be one of"),
+        (plain(charts=[C | {"panels": [{"lines": [{"label": "x"}]}]}]), "a chart's panels's lines lacks quantity"),
+        (plain(charts=[C | {"panels": [{"lines": [{"quantity": "q", "at": 3}]}]}]), "at must be an object, got 3"),
+        (plain(charts=[C | {"panels": [{"lines": [{"quantity": "q", "at": {"p": [1]}}]}]}]), "at must be a string or"),
         (plain(notes=[1]), "a note must be a string"),
         (plain(arrays=["a"]), r"the entry 'arrays/0/a\.npy' is missing"),
         (plain(arrays=["\ud800"]), "not valid Unicode"),
@@ -225,3 +238,15 @@ def test_files_that_cannot_be_opened_are_os_errors(tmp_path: Path) -> None:
         profile_file.load(tmp_path / "file")
     with pytest.raises(OSError):  # noqa: PT011  # a file where a folder should be: which one depends on the system
         profile_file.save(example(), tmp_path / "file" / "x")
+
+
+def test_a_small_file_does_not_unpack_to_gigabytes(tmp_path: Path) -> None:
+    """The reader takes at most 200 times its size; what is written and would be more is stored as it is."""
+    bomb = tmp_path / "bomb.profile"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("profile.json", "[" + "[]," * 8_000_000 + "[]]")
+    assert bomb.stat().st_size < 100_000
+    with pytest.raises(ValueError, match=r"unpacks to 24,000,0\d\d bytes from .*, which no profile does"):
+        profile_file.load(bomb)
+    repetitive = Profile((Part("a", notes=("z" * (24 << 20),)),), {})
+    assert Profile.load(repetitive.save(tmp_path / "long.profile")).notes == repetitive.notes

@@ -25,6 +25,19 @@ def test_an_example_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [item.name for item in saved.parent.iterdir()] == ["x.profile"]
 
 
+def test_a_quantity_that_still_has_a_sentence_about_its_peak_is_read(tmp_path: Path) -> None:
+    saved = profile_file.save(example(), tmp_path / "x.profile")
+    with zipfile.ZipFile(saved) as packed, zipfile.ZipFile(tmp_path / "old.profile", "w") as old:
+        for name in packed.namelist():
+            content = packed.read(name)
+            if name == "profile.json":
+                document = json.loads(content)
+                document["parts"][0]["quantities"][0]["peak"] = "The largest tear is at {layer}."
+                content = json.dumps(document).encode()
+            old.writestr(name, content)
+    assert same(profile_file.load(tmp_path / "old.profile"), example())
+
+
 @WITH_FILES
 @pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
 @given(profile=PROFILES)
@@ -91,10 +104,11 @@ def test_the_json_inside_is_strict_and_as_documented(tmp_path: Path) -> None:
         assert {info.date_time for info in packed.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     assert names == ["profile.json", "arrays/0/diagram%2F0.npy", "arrays/0/...npy", "arrays/0/gr%C3%B6%C3%9Fe.npy"]
     assert list(document) == ["format", "version", "provenance", "parts"]
-    assert (document["format"], document["version"]) == ("lisse-profile", 1)
+    assert (document["format"], document["version"]) == ("lisse-profile", 2)
     assert document["provenance"]["loss"] == {"$float": "nan"}
     first = document["parts"][0]
-    assert list(first) == ["instrument", "options", "quantities", "rows", "notes", "arrays"]
+    assert list(first) == ["instrument", "options", "quantities", "charts", "rows", "notes", "arrays"]
+    assert first["charts"][0]["panels"][1] == {"form": "diagrams", "arrays": ["diagram/"]}  # defaults are left out
     assert first["rows"][0] == {"quantity": "norm", "value": 1.5, "kind": "exact", "n": 10, "layer": "stem", "depth": 0}
     assert (first["rows"][1]["value"], first["rows"][1]["low"], first["rows"][1]["high"]) == ("nan", "-inf", "inf")
 

@@ -205,7 +205,7 @@ def test_gradients_on_request(images):
     (ours,) = torch.autograd.grad(recording["4"].pow(2).sum(), model[0].weight, retain_graph=True)
     (theirs,) = torch.autograd.grad(model(images[:20]).pow(2).sum(), model[0].weight)
     torch.testing.assert_close(ours, theirs)
-    (through,) = torch.autograd.grad(recording["4"].sum(), recording._run.graph["1"][0])
+    (through,) = torch.autograd.grad(recording["4"].sum(), recording._pass.graph["1"][0])
     assert through.abs().sum() > 0
     assert not record(model, images[:20])["4"].requires_grad
 

@@ -10,8 +10,7 @@ from lisse.data import Dataset
 from lisse.instruments import Contraction
 from lisse.networks.zoo.vit import VisionTransformer
 from lisse.profile import Part, Profile
-from lisse.reporting import save_figure
-from lisse.reporting.contraction import contraction_figure, sentences_figure
+from lisse.reporting import chart_figure, save_figure
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def profile():
 
 
 def test_three_panels_show_what_was_measured(profile):
-    figure = contraction_figure(profile)
+    figure = chart_figure(profile, "contraction")
     left, middle, right = figure.axes
     before = [row.value for row in profile.rows if row.quantity == "distance_before"]
     assert left.lines[0].get_ydata().tolist() == pytest.approx(before)
@@ -43,22 +42,22 @@ def test_a_very_large_bound_leaves_room_for_the_rest(profile):
     ]
     part = profile.parts[0]
     changed = Profile((Part(part.instrument, tuple(rows), part.quantities, (), part.arrays),), profile.provenance)
-    middle = contraction_figure(changed).axes[1]
+    middle = chart_figure(changed, "contraction").axes[1]
     assert middle.get_yscale() == "symlog"
     low, high = middle.get_ylim()
     assert -5 < low < min(min(line.get_ydata()) for line in middle.lines)
     assert high > 900
-    assert contraction_figure(profile).axes[1].get_yscale() == "linear"
+    assert chart_figure(profile, "contraction").axes[1].get_yscale() == "linear"
 
 
 def test_several_networks_have_a_row_each(profile, tmp_path):
-    figure = contraction_figure([profile, profile])
+    figure = chart_figure([profile, profile], "contraction")
     assert len(figure.axes) == 6
     assert save_figure(figure, tmp_path / "x.svg").stat().st_size > 1000
 
 
 def test_two_samples_as_measures(profile):
-    figure = sentences_figure(profile, pair=1)
+    figure = chart_figure(profile, "sentences", where={"pair": 1})
     before, after = figure.axes
     plan = profile["contraction"].arrays["pair/1/before/plan"]
     assert len(before.collections[0].get_segments()) == np.count_nonzero(plan > 1e-9 * plan.max())
@@ -71,9 +70,9 @@ def test_two_samples_as_measures(profile):
 
 def test_what_cannot_be_drawn_is_told(profile):
     empty = Profile((Part("contraction"),))
-    with pytest.raises(ValueError, match="contraction_figure: profiles must hold Contraction's rows"):
-        contraction_figure(empty)
-    with pytest.raises(ValueError, match="sentences_figure: profile must hold pictures of pairs, got none"):
-        sentences_figure(empty)
-    with pytest.raises(ValueError, match="sentences_figure: pair must be one of 0, 1, got 5"):
-        sentences_figure(profile, pair=5)
+    with pytest.raises(ValueError, match="chart_figure: profiles must hold what 'contraction' draws, got none"):
+        chart_figure(empty, "contraction")
+    with pytest.raises(ValueError, match="chart_figure: profiles must hold what 'sentences' draws, got none"):
+        chart_figure(empty, "sentences")
+    with pytest.raises(ValueError, match="chart_figure: pair must be one of 0, 1, got 5"):
+        chart_figure(profile, "sentences", where={"pair": 5})

@@ -75,7 +75,7 @@ def test_one_line_has_a_point_per_row_and_the_layers_as_ticks() -> None:
     assert ax.get_ylabel() == "effective rank [dims]"
     assert ax.get_yscale() == "linear"
     assert {"effective rank: net", "How many directions they use."} <= {text.get_text() for text in figure.texts}
-    assert words(figure) == ["exact for this sample"]
+    assert words(figure) == ["exact for these very samples"]
     assert bands(ax) == []
 
 
@@ -120,7 +120,7 @@ def test_kinds_have_their_own_markers_and_words_and_exact_has_no_band() -> None:
     assert [row[1:].tolist() for row in bands(ax)[0]] == [[1.3, 1.7], [2.3, 2.7]]
     assert len(bands(ax)) == 1
     assert words(figure) == [
-        "exact for this sample",
+        "exact for these very samples",
         "estimate, with its interval over samples",
         "lower bound: the true value is at least this",
         "upper bound: the true value is at most this",
@@ -135,7 +135,7 @@ def test_models_have_their_own_colours_and_share_normalised_depth() -> None:
     (ax,) = figure.axes
     assert marks(ax) == [([0.0, 0.5, 1.0], [1.0, 2.0, 3.0]), ([0.0, 1.0], [4.0, 5.0])]
     assert [mark.get_color() for mark in ax.lines] == list(PALETTE[:2])
-    assert [word.replace("\u200b", "") for word in words(figure)] == ["a", "_b$", "exact for this sample"]
+    assert [word.replace("\u200b", "") for word in words(figure)] == ["a", "_b$", "exact for these very samples"]
     assert ax.get_xlabel() == "depth (0: first layer, 1: last)"
 
 

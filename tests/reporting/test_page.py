@@ -9,6 +9,7 @@ import math
 import re
 import subprocess
 import sys
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,10 +20,11 @@ from page_samples import LAYERS, STABLE, profile, smooth, stability, topology, t
 import lisse
 from lisse.profile import Part, Quantity, Row
 from lisse.reporting.page import page
-from lisse.reporting.page.axis import Axis, axis_of, number, tick_label
+from lisse.reporting.page.axis import Extent, extent_of, short_number, tick_label
 from lisse.reporting.page.entries import entries_of
 from lisse.reporting.page.formulas import formula_html
-from lisse.reporting.page.pictures import MOST_BARS, diagrams, measured_networks, strips
+from lisse.reporting.page.peers import measured_networks
+from lisse.reporting.page.pictures import MOST_BARS, diagrams, image_strips
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -148,7 +150,7 @@ def test_an_instrument_the_page_has_never_heard_of_is_drawn():
     tree = Tree(text)
     assert {a.get("data-choice") for tag, a in tree.elements if tag == "select"} == {"colour"}
     assert "How much a layer sparkles." in tree.text
-    assert "from below" in tree.text
+    assert "▲ lower bound: the true value is at least this" in tree.text
     assert "sparkle [lm] · higher is better" in tree.text
 
 
@@ -225,6 +227,24 @@ def test_numbers_of_weights_alone_have_no_n_of_zero():
     assert "of the weights alone" in page(profile("a", Part("weighing", rows[:1], (quantity,))))
 
 
+def test_a_file_of_format_version_1_has_its_headlines_and_its_leads(tmp_path):
+    path = smooth().save(tmp_path / "now.profile")
+    with zipfile.ZipFile(path) as packed, zipfile.ZipFile(tmp_path / "old.profile", "w") as old:
+        for name in packed.namelist():
+            content = packed.read(name)
+            if name == "profile.json":
+                document = json.loads(content)
+                document["version"] = 1
+                for part in document["parts"]:
+                    del part["charts"]
+                content = json.dumps(document).encode()
+            old.writestr(name, content)
+    text = page(lisse.Profile.load(tmp_path / "old.profile"))
+    assert text == page(smooth())
+    assert [label for label in ("TopoLip", "R_f") if f">{label}</a>" in text] == ["TopoLip", "R_f"]
+    assert "Samples as they are, and deformed by the fields" in text
+
+
 def test_the_title_is_the_models_or_what_is_asked_for():
     assert "<title>smooth and torn · lisse report</title>" in page([smooth(), torn()])
     assert "<title>Mine · lisse report</title>" in page([smooth()], title="Mine")
@@ -265,7 +285,7 @@ def test_strips_of_several_shapes_become_images(shape):
 
     from PIL import Image
 
-    ((title, rows),) = strips(
+    ((title, rows),) = image_strips(
         Part("x", arrays={"filmstrip/t": np.full(shape, 0.5, dtype=np.float32), "other": np.zeros(3)})
     )
     assert title == "t"
@@ -306,20 +326,20 @@ def test_formulas_become_mathml(latex, words):
      (0.99999, "1"), (100.0, "100"), (None, "")],
 )  # fmt: skip
 def test_numbers_are_short(value, text):
-    assert number(value) == text
+    assert short_number(value) == text
 
 
 def test_axes_hold_their_values_and_have_round_ticks():
-    axis = axis_of([0.2, 3.0], log=False, zero=True)
+    axis = extent_of([0.2, 3.0], log=False, zero=True)
     assert axis.low == 0.0
-    assert axis.place(0.0) == 0.0
+    assert axis.share(0.0) == 0.0
     assert [value for value, _ in axis.ticks()] == [0.0, 1.0, 2.0, 3.0] or len(axis.ticks()) >= 4
-    log = axis_of([1e-3, 1e4, -1.0, math.nan], log=True)
-    assert 0 < log.place(1e-3) < log.place(1e4) < 1
-    assert [label for _, label in Axis(1.0, 1000.0, True).ticks()] == ["1", "10", "100", "1,000"]
+    log = extent_of([1e-3, 1e4, -1.0, math.nan], log=True)
+    assert 0 < log.share(1e-3) < log.share(1e4) < 1
+    assert [label for _, label in Extent(1.0, 1000.0, True).ticks()] == ["1", "10", "100", "1,000"]
     assert tick_label(1e-5) == "10⁻⁵"
-    assert axis_of([], log=True).log
-    assert axis_of([2.0, 2.0], log=False).high > 2.0
+    assert extent_of([], log=True).log
+    assert extent_of([2.0, 2.0], log=False).high > 2.0
 
 
 def test_the_papers_are_those_of_the_bibliography():
@@ -409,10 +429,12 @@ def test_a_model_has_its_place_among_networks_measured_on_the_same_data():
     assert "mine: R_f 0.2, error 0.09" in text
     assert "ResNet-56: R_f 0.104, error 0.0661" in text
     # the line through the networks measured before, its correlation and n; the paper's beside it
-    r, error = zip(*((each["R"], each["error"]) for each in measured_networks()["groups"][0]["networks"]), strict=True)
+    r, error = zip(
+        *((each["value"], each["error"]) for each in measured_networks()["groups"][0]["networks"]), strict=True
+    )
     slope, _ = np.polyfit(np.log(r), np.log(error), 1)
     correlation = np.corrcoef(np.log(r), np.log(error))[0, 1]
-    assert f"error ∝ R_f^{number(slope, 2)} [" in text
+    assert f"error ∝ R_f^{short_number(slope, 2)} [" in text
     assert f"through the dots, r = {correlation:.2f}, n = {len(r)}" in text
     assert 'class="fit"' in text
     assert 'class="fit paper"' in text
@@ -429,4 +451,4 @@ def test_the_networks_measured_before_say_where_they_come_from():
     assert "Measured with lisse" in known["source"]
     for group in known["groups"]:
         assert group["says"]
-        assert all(each["R"] > 0 and 0 < each["error"] < 1 for each in group["networks"])
+        assert all(each["value"] > 0 and 0 < each["error"] < 1 for each in group["networks"])

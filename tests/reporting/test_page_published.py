@@ -40,13 +40,16 @@ def test_the_order_of_the_models_does_not_matter_and_every_sentence_has_rows(pro
         assert all(0 <= row < len(entries.rows) for row in one.rows)
 
 
-def test_the_word_smoother_goes_with_intervals_that_are_apart(profiles):
+def test_only_numbers_that_judge_are_compared(profiles):
     entries = entries_of(profiles)
     compared = [one for one in verdict(entries) if one.topic == "comparison"]
-    assert {one.instrument for one in compared} == {"topology", "stability"}
+    assert "stability" in {one.instrument for one in compared}
+    assert not any("TopoLip" in one.text for one in verdict(entries) if one.topic in ("overall", "comparison"))
     for one in compared:
-        a, b = (entries.rows[row].row for row in one.rows)
-        assert ("smoother" in one.text) == (a.high < b.low or b.high < a.low)
+        a, b = (entries.rows[row].row for row in one.rows[:2])  # a ratio has the rows of its two parts behind its own
+        assert a.layer != "output"
+        if "the same" not in one.text:  # without values sample by sample, intervals decide
+            assert ("smoother" in one.text) == (a.high < b.low or b.high < a.low)
 
 
 def test_a_model_against_itself_shows_no_difference(profiles, tmp_path):

@@ -10,9 +10,8 @@ import lisse
 from lisse.instruments import Propagation, Sensitivity
 from lisse.networks import zoo
 from lisse.networks.decoder_frames import decoder_frames
-from lisse.reporting import save_figure
+from lisse.reporting import chart_figure, save_figure
 from lisse.reporting.filmstrip import filmstrip_figure
-from lisse.reporting.propagation import propagation_figure
 
 IMAGES = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -31,7 +30,7 @@ def profiles():
 
 
 def test_a_figure_has_the_values_of_its_profiles(profiles, tmp_path):
-    figure = propagation_figure(profiles)
+    figure = chart_figure(profiles, "propagation")
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert sum(title.startswith("CKA") for title in titles) == 3  # encoder, decoder, the other model
     panel = next(ax for ax in figure.axes if ax.get_title(loc="left").startswith("n·ρ: block"))
@@ -39,12 +38,12 @@ def test_a_figure_has_the_values_of_its_profiles(profiles, tmp_path):
     assert any(np.allclose(line.get_ydata(), rows) for line in panel.lines if len(line.get_ydata()) == len(rows))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["A$", "B"]
     assert save_figure(figure, tmp_path / "a.png").stat().st_size > 10_000
-    alone = propagation_figure(profiles[1])
+    alone = chart_figure(profiles[1], "propagation")
     assert not alone.legends
 
 
 def test_axes_can_be_read(profiles):
-    figure = propagation_figure(profiles)
+    figure = chart_figure(profiles, "propagation")
     figure.canvas.draw()
     for ax in figure.axes:
         title = ax.get_title(loc="left")
@@ -64,7 +63,7 @@ def test_axes_can_be_read(profiles):
 
 
 def test_heads_are_dots_and_masked_patches_have_panels_of_their_own(profiles):
-    figure = propagation_figure(profiles)
+    figure = chart_figure(profiles, "propagation")
     panel = next(ax for ax in figure.axes if ax.get_title(loc="left").startswith("attention distance"))
     dots = np.concatenate([np.asarray(one.get_offsets()) for one in panel.collections if len(one.get_offsets()) > 1])
     arrays = [
@@ -80,27 +79,27 @@ def test_heads_are_dots_and_masked_patches_have_panels_of_their_own(profiles):
     for queries in ("masked, unmasked keys", "masked, weights of (25)", "masked, unmasked keys, uniform"):
         (value,) = [row.value for row in rows if row.at.get("queries") == queries]
         assert any(np.allclose(line.get_ydata(), [value]) for line in masked.lines), queries
-    assert not any("mask" in ax.get_title(loc="left") for ax in propagation_figure(profiles[1]).axes)
+    assert not any("mask" in ax.get_title(loc="left") for ax in chart_figure(profiles[1], "propagation").axes)
 
 
 def test_layers_that_are_alike_are_told_apart(profiles):
     part = profiles[1]["propagation"]
     table = np.array([[1.0, 0.9962], [0.9962, 1.0]])
     alike = lisse.Profile((dataclasses.replace(part, arrays={"similarity": table}),))
-    (ax,) = [ax for ax in propagation_figure(alike).axes if ax.get_title(loc="left").startswith("CKA")]
+    (ax,) = [ax for ax in chart_figure(alike, "propagation").axes if ax.get_title(loc="left").startswith("CKA")]
     assert ax.images[0].get_clim() == (0.99, 1.0)
     assert [text.get_text() for text in ax.texts] == ["1.000", ".996", ".996", "1.000"]
     table = np.array([[1.0, 0.43], [0.43, 1.0]])
     unlike = lisse.Profile((dataclasses.replace(part, arrays={"similarity": table}),))
-    (ax,) = [ax for ax in propagation_figure(unlike).axes if ax.get_title(loc="left").startswith("CKA")]
+    (ax,) = [ax for ax in chart_figure(unlike, "propagation").axes if ax.get_title(loc="left").startswith("CKA")]
     assert ax.images[0].get_clim() == (0.4, 1.0)
     assert [text.get_text() for text in ax.texts] == ["1.00", ".43", ".43", "1.00"]
 
 
 def test_a_profile_without_propagation_is_refused():
     other = Sensitivity(points=0).measure(network("vit_small"), IMAGES)
-    with pytest.raises(ValueError, match=r"must hold a Propagation, got \['sensitivity'\]"):
-        propagation_figure(other)
+    with pytest.raises(ValueError, match="must hold what Propagation measured, got"):
+        chart_figure(other, "propagation")
 
 
 def test_a_filmstrip_shows_every_frame_with_its_error(tmp_path):

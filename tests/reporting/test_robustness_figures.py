@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lisse.profile import Part, Profile, Quantity, Row
-from lisse.reporting import save_figure
-from lisse.reporting.robustness import corruption_figure, robustness_figure
+from lisse.reporting import chart_figure, save_figure
 
 NAMES = (
     "clean_accuracy",
@@ -47,11 +46,11 @@ def lines(ax):
 
 
 def test_every_axis_has_a_panel_with_the_rows_on_it(tmp_path):
-    figure = robustness_figure(profile())
+    figure = chart_figure(profile(), "robustness")
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert titles == [
-        "under attack", "under PGD, by its step", "with Gaussian noise", "after a smooth deformation",
-        "under corruption, mean",
+        "under attack · norm=linf", "under PGD, by its step · attack=pgd norm=linf eps=0.5", "with Gaussian noise",
+        "after a smooth deformation · cut=3", "under corruption, mean",
     ]  # fmt: skip
     under, step, noise, _, severity = figure.axes
     assert [(0.01, pytest.approx(0.68)), (0.02, pytest.approx(0.56)), (0.04, pytest.approx(0.32))] in lines(under)
@@ -65,14 +64,14 @@ def test_every_axis_has_a_panel_with_the_rows_on_it(tmp_path):
 
 
 def test_several_models_share_the_panels():
-    figure = robustness_figure([profile("a"), profile("b", shift=0.1)])
+    figure = chart_figure([profile("a"), profile("b", shift=0.1)], "robustness")
     assert len([line for line in lines(figure.axes[0]) if len(line) == 3]) == 10
     texts = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    assert {"a", "b", "FGSM", "PGD", "AutoAttack", "blind search", "noise of the same size"} <= set(texts)
+    assert {"a", "b", *(f"attack={name}" for name in ("fgsm", "pgd", "autoattack", "search", "noise"))} <= set(texts)
 
 
 def test_corruptions_are_sorted_from_worst_to_best():
-    figure = corruption_figure([profile("a"), profile("b", shift=0.1)])
+    figure = chart_figure([profile("a"), profile("b", shift=0.1)], "corruptions")
     (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_yticklabels()] == ["fog", "snow"]
     points = sorted(float(line.get_xdata()[0]) for line in ax.lines if len(line.get_xdata()) == 1)
@@ -82,11 +81,11 @@ def test_corruptions_are_sorted_from_worst_to_best():
 def test_what_they_refuse():
     other = Profile((Part("sensitivity"),), {"model": {"name": "x"}})
     with pytest.raises(
-        ValueError, match="robustness_figure: profiles must hold what Robustness measured, got 'x' without it"
+        ValueError, match="chart_figure: profiles must hold what Robustness measured, got 'x' without it"
     ):
-        robustness_figure(other)
+        chart_figure(other, "robustness")
     bare = profile(rows=[row("clean_accuracy", 0.9)])
-    with pytest.raises(ValueError, match="got clean ones alone"):
-        robustness_figure(bare)
-    with pytest.raises(ValueError, match="must share corruptions"):
-        corruption_figure([bare])
+    with pytest.raises(ValueError, match="profiles must hold what 'robustness' draws, got none of it in a"):
+        chart_figure(bare, "robustness")
+    with pytest.raises(ValueError, match="must hold what 'corruptions' draws, got none"):
+        chart_figure([bare], "corruptions")

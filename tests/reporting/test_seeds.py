@@ -41,7 +41,10 @@ def test_values_are_means_and_ends_the_outermost() -> None:
     assert said["seconds"] == 4.5
     assert [one["fingerprint"] for one in said["model"]["members"]] == ["net0", "net1", "net2"]
     assert found.notes[0].startswith("Means over 3 networks; bands reach from the lowest to the highest")
-    assert set(found["topology"].arrays) == {f"diagram/{layer}/H{dim}" for layer in LAYERS for dim in (0, 1)}
+    diagrams = {f"diagram/{layer}/H{dim}" for layer in LAYERS for dim in (0, 1)}
+    assert set(found["topology"].arrays) == {*diagrams, "networks"}
+    own = [[1.0, 2.0, 3.0], [2.0, 4.0, 0.0], [3.0, 3.0, 3.0], [3.0, 4.0, 3.0]]  # of every row, each network's
+    assert found["topology"].arrays["networks"].tolist() == own
     assert "Pictures are those of the first of the 3 networks." in found.notes
 
 
@@ -115,8 +118,18 @@ def test_what_cannot_be_joined(some: Any, match: str) -> None:
         joined(some(), "net")
 
 
+def test_networks_that_read_other_tokens_are_not_joined() -> None:
+    text = [{"name": "t", "fingerprint": "t", "tokenizer": {"name": n, "fingerprint": n}} for n in ("words", "bytes")]
+    members = [profile(f"net{n}", topology((1.0, 2.0, 3.0))) for n in (0, 1)]
+    members = [
+        Profile(member.parts, {**member.provenance, "data": data}) for member, data in zip(members, text, strict=True)
+    ]
+    with pytest.raises(ValueError, match="joined: profiles must have the same data"):
+        joined(members, "net")
+
+
 def test_profiles_must_be_profiles() -> None:
-    with pytest.raises(TypeError, match=r"joined: profiles must be one Profile or several, got \['str'\]"):
+    with pytest.raises(TypeError, match=r"joined: profiles must be Profiles, got \['str'\]"):
         joined(["a.profile"], "net")  # type: ignore[list-item]
 
 
@@ -148,13 +161,13 @@ def told(*profiles: Profile) -> str:
     return " ".join(one.text for one in verdict(entries_of(profiles)))
 
 
-def test_the_verdict_needs_every_network_apart_from_every_other() -> None:
-    low = joined(networks((0.2, 1.0, 0.5), (0.2, 1.4, 0.5)), "low")
-    high = joined(networks((0.2, 3.0, 0.5), (0.2, 4.0, 0.5), name="other"), "high")
-    wide = joined(networks((0.2, 1.45, 0.5), (0.2, 9.0, 0.5), name="another"), "wide")
-    assert "low (2 networks) is smoother than high (2 networks) by TopoLip." in told(low, high)
-    assert "Nothing here tells low (2 networks) and wide (2 networks) apart" in told(low, wide)
-    assert "low (2 networks): numbers are means over the networks" in told(low)
+def test_the_verdict_compares_the_networks_of_each() -> None:
+    low = joined(networks((0.2, 1.0, 0.5), (0.2, 1.4, 0.5), (0.2, 1.2, 0.5)), "low")
+    high = joined(networks((0.2, 3.0, 0.5), (0.2, 4.0, 0.5), (0.2, 3.3, 0.5), name="other"), "high")
+    wide = joined(networks((0.2, 1.6, 0.5), (0.2, 9.0, 0.5), (0.2, 2.0, 0.5), name="another"), "wide")
+    assert "low (3 networks) is smoother than high (3 networks) by TopoLip." in told(low, high)
+    assert "Nothing here tells low (3 networks) and wide (3 networks) apart" in told(low, wide)
+    assert "low (3 networks): numbers are means over the networks" in told(low)
 
 
 def test_ranges_of_exact_numbers_tell_nothing_apart() -> None:

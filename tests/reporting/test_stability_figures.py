@@ -5,8 +5,7 @@ import pytest
 
 from lisse.instruments import Stability
 from lisse.profile import Part, Profile, Row
-from lisse.reporting import save_figure
-from lisse.reporting.stability import delta_figure, error_figure, size_figure, stability_figure
+from lisse.reporting import chart_figure, save_figure
 
 
 def profile(r=0.2, *, cuts=(3,), deltas=(1.0,), name="net"):
@@ -29,7 +28,7 @@ def curves(ax):
 
 
 def test_d_g_and_r_by_layer(tmp_path):
-    figure = stability_figure([profile(0.2, name="a"), profile(0.1, name="b")])
+    figure = chart_figure([profile(0.2, name="a"), profile(0.1, name="b")], "stability")
     d, g, r = figure.axes
     assert [ax.get_title("left")[0] for ax in figure.axes] == ["D", "G", "R"]
     np.testing.assert_allclose(curves(r), [[1, 0.6, 0.2], [1, 0.55, 0.1]])
@@ -37,85 +36,15 @@ def test_d_g_and_r_by_layer(tmp_path):
     np.testing.assert_allclose(curves(d)[1], [0.4, 0.22, 0.04])
     assert len(r.collections) == 2  # a band each
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
-    assert " ".join(figure.texts[1].get_text().split()).endswith("All lines: cut=3 delta=1.")
+    assert " ".join(figure.texts[1].get_text().split()).endswith("Everywhere: cut=3 delta=1.")
     assert save_figure(figure, tmp_path / "a.png").stat().st_size > 0
 
 
 def test_settings_are_chosen():
     several = profile(cuts=(3, 5), deltas=(0.5, 1.0))
-    assert len(curves(stability_figure(several).axes[0])) == 4
-    assert "All lines" not in stability_figure(several).texts[1].get_text()
-    assert len(curves(stability_figure(several, cut=3).axes[0])) == 2
-    assert len(curves(stability_figure(several, cut=3, delta=1.0).axes[0])) == 1
-    with pytest.raises(ValueError, match=r"must hold Stability's rows at cut=4, delta=None, got none"):
-        stability_figure(several, cut=4)
-
-
-def test_error_against_r_with_its_law():
-    stabilities = (0.01, 0.1, 0.5)
-    networks = [profile(r, name=f"n{r}") for r in stabilities]
-    errors = [0.24 * r**0.5 for r in stabilities]
-    figure = error_figure(networks, errors)
-    (ax,) = figure.axes
-    (law,) = curves(ax)
-    np.testing.assert_allclose([law[0], law[-1]], [errors[0], errors[-1]])
-    assert "0.24 [0.24, 0.24] · R^0.50" in figure.texts[1].get_text()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["n0.01", "n0.1", "n0.5"]
-    named = error_figure(networks, errors, names=["x", "y", "z"], quantity="relative_stability", cut=3, delta=1.0)
-    assert named.legends[0].get_texts()[0].get_text() == "x"
-    with pytest.raises(ValueError, match="names must have one entry per network, got 1 for 3"):
-        error_figure(networks, errors, names=["x"])
-
-
-def test_the_law_of_an_error_names_its_quantity_and_its_networks():
-    networks = [profile(r, name="same") for r in (0.01, 0.1, 0.5)]
-    figure = error_figure(networks, [0.1, 0.2, 0.3], quantity="deformation_stability")
-    assert "· D^" in " ".join(figure.texts[1].get_text().split())
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["same", "same (2)", "same (3)"]
-
-
-def looks(figure):
-    return [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in figure.legends[0].get_lines()]
-
-
-def test_more_series_than_colours_are_told_apart():
-    many = profile(cuts=(3, 5, 10, 15), deltas=(0.5, 1.0, 2.0))
-    figure = stability_figure(many)
-    assert len(set(looks(figure))) == 12
-    drawn = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in figure.axes[2].lines[:12]]
-    assert drawn == looks(figure)
-    networks = [profile(r, name=f"n{r}") for r in np.linspace(0.1, 0.9, 15)]
-    assert (
-        len({(colour, marker) for colour, marker, _ in looks(error_figure(networks, np.linspace(0.1, 0.4, 15)))}) == 15
-    )
-
-
-def test_fields_that_fold_are_said_in_the_legend():
-    both = profile(cuts=(3, 15))
-    shares = [Row("bijective_share", v, "estimate", 50, at={"cut": c, "delta": 1.0}) for c, v in ((3, 1.0), (15, 0.21))]
-    part = Part("stability", (*both.rows, *shares), Stability.QUANTITIES)
-    labels = stability_figure(Profile((part,), {"model": {"name": "net"}})).legends[0].get_texts()
-    assert [text.get_text() for text in labels] == ["cut=3 delta=1", "cut=15 delta=1 (21% bijective)"]
-
-
-def test_a_single_layer_stands_at_its_depth_with_its_interval():
-    whole = profile()
-    part = Part("stability", tuple(row for row in whole.rows if row.layer == "output"), Stability.QUANTITIES)
-    ax = stability_figure(Profile((part,), {"model": {"name": "net"}})).axes[2]
-    assert ax.get_xlim()[0] < 0 < 1 < ax.get_xlim()[1]
-    np.testing.assert_allclose(ax.collections[0].get_segments()[0], [[1, 0.18], [1, 0.22]])
-
-
-def test_sizes_and_displacements(tmp_path):
-    sizes = [100, 1000, 10_000]
-    figure = size_figure([profile(3 / p**0.5) for p in sizes], sizes)
-    assert "P^-0.50" in figure.axes[2].get_title("left")
-    sweep = delta_figure(profile(deltas=(0.5, 1.0, 2.0)))
-    assert "δ^2.00" in sweep.axes[0].get_title("left")
-    np.testing.assert_allclose(curves(sweep.axes[2])[0], [0.2] * 3)
-    both = delta_figure([profile(deltas=(0.5, 1.0), name="a"), profile(0.1, deltas=(0.5, 1.0), name="b")])
-    assert len(both.axes[0].lines) == 2
-    with pytest.raises(ValueError, match=r"measured at several delta, got \[1\.0\]"):
-        delta_figure(profile())
-    assert save_figure(figure, tmp_path / "a.png").stat().st_size > 0
-    assert save_figure(sweep, tmp_path / "b.png").stat().st_size > 0
+    assert len(curves(chart_figure(several, "stability").axes[0])) == 4
+    assert "Everywhere" not in chart_figure(several, "stability").texts[1].get_text()
+    assert len(curves(chart_figure(several, "stability", where={"cut": 3}).axes[0])) == 2
+    assert len(curves(chart_figure(several, "stability", where={"cut": 3, "delta": 1.0}).axes[0])) == 1
+    with pytest.raises(ValueError, match=r"must hold what 'stability' draws at cut=4, got none of it in net"):
+        chart_figure(several, "stability", where={"cut": 4})

@@ -63,7 +63,7 @@ def test_a_line_per_layer_with_a_point_per_measurement() -> None:
     (ax,) = figure.axes
     assert marks(ax) == [([0.0, 0.5, 1.0], [1.0, 2.0, 3.0]), ([0.0, 0.5, 1.0], [4.0, 5.0, 6.0])]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("epochs of training", "effective rank [dims]")
-    assert words(figure) == ["layer.0", "layer.1", "exact for this sample"]
+    assert words(figure) == ["layer.0", "layer.1", "exact for these very samples"]
     assert "effective rank: net How many directions they use." in said(figure)
 
 

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,8 +17,9 @@ import torch
 from torch import nn
 
 import lisse
-from lisse.data import Dataset
-from lisse.instruments import ALL, Sensitivity
+from lisse.cli.export import write_csv
+from lisse.data import Dataset, as_dataset
+from lisse.instruments import ALL, Isometry, Lipschitz, Robustness, Sensitivity, Stability, Topology
 from lisse.profile import Part, Quantity, Row
 from lisse.run import Instrument, Run
 
@@ -84,7 +87,8 @@ def test_instruments_share_one_clean_pass():
     run_samples = []
     model.register_forward_pre_hook(lambda _, args: run_samples.append(len(args[0])))
     lisse.measure(model, X, [Mean(), Sensitivity(samples=8, points=0)], batch=20)
-    assert run_samples == [2, 3, 20, 20]  # finding the layers, then every sample once
+    # Finding the layers, then every sample once, then the first three twice: whether they give the same bits.
+    assert run_samples == [2, 3, 20, 20, 3, 3]
 
 
 def test_an_instrument_that_does_not_fit_says_why():
@@ -99,6 +103,47 @@ def test_a_failing_instrument_raises_or_is_noted():
     profile = lisse.measure(network(), X, [Fails(), Mean()], on_error="note")
     assert profile["fails"].notes == ("Failed: ArithmeticError: half-way",)
     assert len(profile["mean"].rows) == 3
+
+
+def normed() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4), nn.BatchNorm1d(4)).eval()
+
+
+def test_batch_norms_that_have_never_seen_data_are_named():
+    model = normed()
+    with pytest.warns(UserWarning, match=r"2 batch norms have never seen data.*The first is 1.*statistics='batch'"):
+        profile = lisse.measure(model, X, [Mean(), Never()])
+    assert profile["mean"].notes[0].startswith("2 batch norms have never seen data: running statistics are 0 and 1")
+    assert profile["never"].notes == ("Not measured: it is never satisfied.",), "it has no number to warn of"
+    with torch.no_grad():
+        model[1].train()(torch.rand(8, 5))
+    with pytest.warns(UserWarning, match="1 batch norm has never seen data.*The first is 4"):
+        lisse.measure(model, X, [Mean()])
+
+
+@pytest.mark.parametrize("case", ["batch statistics", "no running ones", "counted", "loaded", "none at all"])
+def test_batch_norms_that_have_statistics_are_not(case):
+    model = network() if case == "none at all" else normed()
+    for norm in (module for module in model if isinstance(module, nn.BatchNorm1d)):
+        if case == "no running ones":
+            norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
+        elif case == "counted":
+            norm.num_batches_tracked += 1
+        elif case == "loaded":  # weights from elsewhere may lack the count
+            norm.running_mean[0] = 0.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        statistics = "batch" if case == "batch statistics" else "running"
+        assert not lisse.measure(model, X, [Mean()], statistics=statistics).notes
+
+
+def test_a_cached_part_is_named_too_and_a_calibrated_network_no_more(tmp_path):
+    model = normed()
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="never seen data"):
+            notes = lisse.measure(model, X, [Mean()], cache=tmp_path)["mean"].notes
+        assert len(notes) == 1
 
 
 @pytest.mark.parametrize(
@@ -211,3 +256,56 @@ def test_killed_anywhere_a_rerun_does_only_what_is_missing_and_gives_the_same(tm
     assert len(done) <= len(set(done)) + kills  # at most the piece under way was lost at each kill
     whole, killed = (lisse.Profile.load(tmp_path / f"{name}.profile") for name in ("whole", "killed"))
     assert whole.parts == killed.parts
+
+
+def test_what_an_instrument_holds_is_announced_and_what_does_not_fit_is_refused(monkeypatch):
+    """Before any work, with what would help; a budget that suffices is not spoken of."""
+    model, data = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)), torch.rand(60, 6)
+    said = []
+    topology = Topology(samples=20, clouds=2)
+    lisse.measure(model, data, topology, memory=1 << 14, progress=said.append)
+    assert any("takes" in event.say and "beside memory=16384. Give landmarks=" in event.say for event in said)
+    said.clear()
+    lisse.measure(model, data, topology, progress=said.append)
+    assert not any("beside memory" in event.say for event in said)
+    monkeypatch.setattr("lisse.run.instrument.free_bytes", lambda device: 1000)
+    (part,) = lisse.measure(model, data, topology).parts
+    assert not part.rows
+    assert re.search(r"Not measured: it takes .* GiB of memory, and .* are free\. Give landmarks=", part.notes[0])
+
+
+@pytest.mark.parametrize(
+    "kind", [Sensitivity, Stability, Isometry, Lipschitz, Robustness], ids=lambda kind: kind.__name__
+)
+def test_what_mathematics_takes_is_announced_and_grows_with_it(kind, monkeypatch):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3))
+    data = (torch.rand(200, 3, 4, 4), torch.arange(200) % 3)
+    smaller, larger = (
+        kind(**{key: n for key in ("samples", "points", "max_iter") if key in kind.__dataclass_fields__})
+        for n in (10, 200)
+    )
+    run = Run(model, as_dataset(data), batch=10)
+    assert 0 < smaller.bytes(run) < larger.bytes(run)
+    monkeypatch.setattr("lisse.run.instrument.free_bytes", lambda device: 1000)
+    (part,) = lisse.measure(model, data, smaller).parts
+    assert not part.rows
+    assert re.search(r"Not measured: it takes .* GiB of memory, and .* are free\. Give ", part.notes[0])
+
+
+def test_landmarks_need_less_and_more_points_need_more():
+    run = Run(torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 3)), as_dataset(torch.rand(3000, 6)))
+    needs = [Topology(samples=n, landmarks=m).bytes(run) for n, m in ((1000, None), (2000, None), (2000, 500))]
+    assert needs[2] < needs[0] < needs[1]
+    assert Topology(samples=1000, dims=(0,)).bytes(run) < needs[0] / 5
+
+
+def test_names_that_are_no_utf8_are_measured_and_written_as_a_table(tmp_path):
+    """A file's name may bring lone surrogates to a layer's: no digest and no table stumbles over them."""
+    model = nn.Sequential()
+    model.add_module("a\udcff", nn.Linear(6, 5))
+    model.add_module("b\udcfe", nn.Linear(5, 3))
+    profile = lisse.measure(model, torch.rand(30, 6), Sensitivity(samples=10, clouds=1, points=0, draws=0))
+    assert {"a\udcff", "b\udcfe"} < {row.layer for row in profile.rows}
+    profile.save(tmp_path / "one.profile")
+    write_csv([lisse.Profile.load(tmp_path / "one.profile")], str(tmp_path / "rows.csv"))
+    assert r"a\udcff" in (tmp_path / "rows.csv").read_text("utf-8")

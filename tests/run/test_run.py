@@ -7,9 +7,23 @@ import torch
 from torch import nn
 
 from lisse import Run, taps
-from lisse.data import Dataset
+from lisse.data import Dataset, as_dataset
+from lisse.data.tokens import encoded
+from lisse.instruments import Sensitivity
+from lisse.profile import Quantity, Row, tokenizers_apart
 from lisse.progress import Event
+from lisse.run import Instrument, profile_of
 from lisse.run.fingerprint import model_fingerprint
+
+
+@dataclass(frozen=True)
+class Count(Instrument):
+    """How many samples there are."""
+
+    QUANTITIES = (Quantity("samples", "samples", "How many samples there are."),)
+
+    def part(self, run):
+        return self.part_of([Row("samples", float(len(run)), "exact", len(run))])
 
 
 def network() -> nn.Module:
@@ -34,7 +48,7 @@ def count_forwards(model: nn.Module) -> list[int]:
 
 def test_the_recording_is_grown_and_never_repeated():
     model = network()
-    run = Run(model, data(), batch=40)
+    run = Run(model, data(), batch=40, order="given")
     seen = count_forwards(model)
     few = run.recording(50)["2"]
     assert (len(few), seen) == (50, [40, 40])
@@ -63,6 +77,15 @@ def test_draws_do_not_depend_on_the_batch_size(batch):
     assert torch.equal(draws, expected)
 
 
+@pytest.mark.parametrize("law", ["normal", "uniform"])
+@pytest.mark.parametrize("shape", [(), (3,), (197, 64)])
+def test_a_few_draws_are_the_first_of_many(law, shape):
+    many = Run(network(), data(600)).draw("a", 0, 300, shape, law=law)
+    few = Run(network(), data(600))
+    for start, stop in ((0, 3), (3, 40), (40, 41), (10, 20), (250, 300)):
+        assert torch.equal(few.draw("a", start, stop - start, shape, law=law), many[start:stop])
+
+
 def test_draws_depend_on_seed_key_and_law():
     run = Run(network(), data())
     noise = run.draw("a", 0, 200, (50,))
@@ -89,7 +112,7 @@ def test_draws_leave_the_global_generator_alone():
 @pytest.mark.parametrize("batch", [30, 100])
 def test_views_are_reduced_against_the_clean_pass(batch):
     model, samples = network(), data()
-    run = Run(model, samples, batch=batch, seed=2)
+    run = Run(model, samples, batch=batch, seed=2, order="given")
 
     def make(batch):
         noise = run.draw("noise", batch.start, len(batch.inputs), (6,))
@@ -147,7 +170,7 @@ def test_views_may_start_further_on():
 
 def test_views_against_another_reference():
     model, samples = network(), data(50)
-    run = Run(model, samples, batch=20)
+    run = Run(model, samples, batch=20, order="given")
     found = run.views(
         50,
         lambda batch: {"same": batch.inputs},
@@ -161,7 +184,7 @@ def test_views_against_another_reference():
 
 
 def test_views_show_the_clean_activations_once_with_their_place():
-    run = Run(network(), data(), batch=20)
+    run = Run(network(), data(), batch=20, order="given")
     seen: list[tuple[str, int]] = []
     kept: list[torch.Tensor] = []
 
@@ -193,6 +216,57 @@ def test_a_random_network_gives_every_view_the_same_randomness():
     run = Run(Noisy(), data())
     found = run.views(None, lambda batch: {"same": batch.inputs}, lambda tap, clean, view: (view - clean).abs().sum(1))
     assert not found["same"]["output"].any()
+
+
+def test_the_clean_pass_shows_the_samples_that_were_asked_for_and_no_more():
+    model = network()
+    run = Run(model, data(), batch=40)
+    run.share([50, 50])
+    seen, sizes = count_forwards(model), []
+    for batch in run.clean(50, [run.taps[-1]], lambda tap, value: sizes.append(len(value))):
+        assert sizes[-1] == batch.size
+    assert (sizes, seen) == ([40, 10], [40, 40])  # the recording's batches are whole
+
+
+def test_a_clean_pass_that_goes_on_also_goes_on_recording(tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "patience", 0.0)
+    for start in (0, 80):  # the first is interrupted behind two batches
+        model = network()
+        run = Run(model, data(160), batch=40, cache=tmp_path)
+        run.share([160, 160])
+        run.identity  # noqa: B018  # looks at a first batch
+        seen = count_forwards(model)
+        for batch in run.clean(160, [run.taps[-1]], lambda tap, value: None, start=start):
+            if batch.start == 40:
+                break
+        assert seen == [40, 40]
+    assert torch.equal(run.recording()["2"], Run(network(), data(160), batch=40).recording()["2"])
+    assert seen == [40, 40]
+
+
+def test_work_over_samples_may_look_closer_at_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "patience", 0.0)
+    steps = []
+
+    def make(start, stop):
+        steps.append(start)
+        rows = torch.arange(start, stop)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return {"all": rows, **({"few": rows[:5]} if start == 0 else {})}
+
+    run = Run(network(), data(100), batch=40, cache=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run.blocks(Option(), "work", 100, make, task="work")
+    tensors = run.blocks(Option(), "work", 100, make, task="work")
+    assert (tensors["all"].tolist(), tensors["few"].tolist()) == (list(range(100)), list(range(5)))
+    assert steps == [0, 40, 80, 80]
+
+
+def test_what_two_instruments_ask_is_found_once():
+    run, answers = Run(network(), data()), iter((1, 2))
+    assert [run.once("a", lambda: next(answers)), run.once("a", lambda: next(answers))] == [1, 1]
+    assert run.once("b", lambda: next(answers)) == 2
 
 
 def test_pieces_are_kept_and_found_again(tmp_path):
@@ -346,23 +420,82 @@ def test_draws_do_not_depend_on_the_default_dtype():
     assert torch.equal(before, after)
 
 
-def test_text_is_read_by_its_mean_where_it_is_padded():
-    class Tokens(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding, self.a, self.b = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+class Tokens(nn.Module):
+    """Every token looks at the valid ones."""
 
-        def forward(self, input_ids, attention_mask):
-            return self.b(torch.relu(self.a(self.embedding(input_ids))))
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.a, self.b = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 4)
 
-    mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
-    inputs = {"input_ids": torch.tensor([[1, 2, 3], [4, 0, 0]]), "attention_mask": mask}
-    run = Run(Tokens(), Dataset("t", inputs, lengths=mask.sum(1)))
+    def forward(self, input_ids, attention_mask=None):
+        x = self.embedding(input_ids)
+        scores = x @ x.mT
+        if attention_mask is not None:
+            scores = scores.masked_fill(attention_mask[:, None] == 0, -torch.inf)
+        return self.b(torch.relu(self.a(scores.softmax(-1) @ x)))
+
+
+IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
+MASK = torch.tensor([[1, 1, 1], [1, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"input_ids": IDS, "attention_mask": MASK},
+        {"input_ids": IDS, "attention_mask": torch.ones_like(MASK)},
+        {"input_ids": IDS},
+        IDS,
+    ],
+    ids=["padded", "of one length", "without a mask", "ids alone"],
+)
+def test_text_is_read_by_its_mean_whatever_its_lengths(inputs):
+    run = Run(Tokens(), as_dataset(inputs))
     assert run.readout == "mean"
     assert run.recording()["b"].shape == (2, 4)
-    same = Dataset("t", inputs, lengths=torch.tensor([3, 3]))
-    assert Run(Tokens(), same).readout is None
-    assert Run(Tokens(), same, readout="cls").readout == "cls"
+    assert Run(Tokens(), as_dataset(inputs), readout="cls").readout == "cls"
+
+
+def test_images_and_vectors_are_taken_whole():
+    assert Run(network(), data()).readout is None
+    pixels = Dataset("bytes", torch.zeros(3, 12, dtype=torch.uint8))
+    assert not pixels.is_text
+    assert not Dataset("pictures", torch.zeros(3, 1, 4, 4, dtype=torch.uint8)).is_text
+    assert not Dataset("pictures", {"pixel_values": torch.zeros(3, 1, 4, 4)}).is_text
+
+
+def test_padding_alone_changes_no_number():
+    """Texts of one length and the same texts with padding behind them: the same means, up to rounding."""
+    torch.manual_seed(0)
+    model = Tokens()
+    pad = torch.nn.functional.pad
+    short = Run(model, as_dataset({"input_ids": IDS, "attention_mask": torch.ones_like(IDS)})).recording()
+    wide = {"input_ids": pad(IDS, (0, 5)), "attention_mask": pad(torch.ones_like(IDS), (0, 5))}
+    padded = Run(model, as_dataset(wide)).recording()
+    for layer in short:
+        torch.testing.assert_close(short[layer], padded[layer], msg=layer)
+
+
+def test_another_tokenizer_is_the_same_data_and_another_run():
+    torch.manual_seed(0)
+    model = Tokens()
+
+    def run(last, **options):
+        ids = {"a": [1, 2], "b": [1, last]}
+        return Run(model, encoded("t", ["a", "a", "b"], ids.__getitem__, **options), batch=2)
+
+    first, second, again = run(3), run(4), run(3, length=64)  # they differ behind the first batch
+    assert first.fingerprints["data"] == second.fingerprints["data"]
+    assert first.identity != second.identity, "a cache must not mix them up"
+    assert first.identity == again.identity, "no text is longer"
+    short, other, alike = (profile_of(run, [Count()]).provenance["data"] for run in (first, second, again))
+    assert short["fingerprint"] == other["fingerprint"]
+    assert short["tokenizer"]["name"] == "dict.__getitem__, at most 128 tokens"
+    assert tokenizers_apart(short, other) == (short["tokenizer"]["name"], other["tokenizer"]["name"])
+    assert tokenizers_apart(short, alike) is None
+    vectors = profile_of(Run(network(), data()), [Count()]).provenance["data"]
+    assert "tokenizer" not in vectors
+    assert tokenizers_apart(short, vectors) is None, "the data differ, which says more"
 
 
 def test_bad_arguments():
@@ -376,6 +509,8 @@ def test_bad_arguments():
         Run(network(), data(), layers=3)
     with pytest.raises(ValueError, match="readout must be one of cls, mean, tokens or None, got 'men'"):
         Run(network(), data(), readout="men")
+    with pytest.raises(ValueError, match="order must be one of drawn, given, got 'sorted'"):
+        Run(network(), data(), order="sorted")
     with pytest.raises(TypeError, match="seed must be an integer, got 'a'"):
         Run(network(), data(), seed="a")
     with pytest.raises(TypeError, match="progress must be a function of an Event, got 3"):
@@ -403,3 +538,21 @@ def test_the_model_is_left_as_it_was():
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert taps.plain(model) is model
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_layers_numbers_are_kept_by_function_and_by_samples(tmp_path):
+    """Two functions without a name, or one on more samples, are not taken for each other in a cache."""
+    instrument = Sensitivity()
+    for _ in range(2):  # made, then found again
+        run = Run(network(), data(), batch=40, cache=tmp_path)
+        plain = run.per_layer(instrument, lambda x: x.flatten(1).mean(1), n=50)
+        large = run.per_layer(instrument, lambda x: 1000 * x.flatten(1).mean(1), n=50)
+        more = run.per_layer(instrument, lambda x: x.flatten(1).mean(1), n=60)
+        assert torch.allclose(large["1"], 1000 * plain["1"])
+        assert (len(plain["1"]), len(more["1"])) == (50, 60)
+
+
+def test_the_last_block_is_never_the_head():
+    assert Run(network(), data()).last_block.name == "1"
+    assert Run(network(), data(), layers=["input", "2"]).last_block is None
+    assert Run(network(), data(), layers=["0", "2"]).last_block.name == "0"

@@ -153,10 +153,10 @@ def test_it_measures_where_it_should_and_nowhere_twice(options: dict[str, Any], 
 
 
 def test_a_profile_knows_its_place_in_the_training_and_is_what_measure_gives() -> None:
-    watch, models = Watch(SEEN, [Mean(), Sensitivity(quick=True, points=2)], seed=3, name="net"), {}
+    watch, models = Watch(SEEN, [Mean(), Sensitivity(clouds=1, points=2)], seed=3, name="net"), {}
     train(network(), watch, lambda moment: models.setdefault(moment.step, copy.deepcopy(moment.model)))
     for step, profile in watch.profiles.items():
-        alone = lisse.measure(models[step], SEEN, [Mean(), Sensitivity(quick=True, points=2)], seed=3, name="net")
+        alone = lisse.measure(models[step], SEEN, [Mean(), Sensitivity(clouds=1, points=2)], seed=3, name="net")
         assert profile.parts == alone.parts
         assert (profile.name, profile.provenance["model"]) == ("net", alone.provenance["model"])
     training = watch.profiles[4].provenance["training"]
@@ -604,7 +604,7 @@ TOKENS = {"input_ids": torch.randint(1, 30, (16, 6), generator=torch.Generator()
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_real_hugging_face_trainer(tmp_path: Path) -> None:
     alone = hugging(folder=tmp_path)
-    watch = Watch(TOKENS, [Mean(), Sensitivity(points=2, samples=8, quick=True)], steps=(3,), out=tmp_path)
+    watch = Watch(TOKENS, [Mean(), Sensitivity(points=2, samples=8, clouds=1)], steps=(3,), out=tmp_path)
     watched = hugging(watch.trainer(), folder=tmp_path)
     assert torch.equal(weights(alone), weights(watched))
     assert [(step, p.provenance["training"]["epoch"]) for step, p in watch.profiles.items()] == [

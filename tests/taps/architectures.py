@@ -59,10 +59,10 @@ def _row(name: str, build: Callable[[], nn.Module], example: Any, blocks: int, f
 
 
 ARCHITECTURES = [
-    _row("Sequential", sequential, image, 3, "input", "7"),
-    _row("FC", lambda: zoo.build("fc4"), image, 5, "input", ""),
-    _row("VGG16-BN", lambda: zoo.build("vgg16_bn"), image, 14, "input", ""),
-    _row("LeNet", lambda: zoo.build("lenet"), image, 5, "input", ""),
+    _row("Sequential", sequential, image, 2, "input", "7"),
+    _row("FC", lambda: zoo.build("fc4"), image, 4, "input", "head"),
+    _row("VGG16-BN", lambda: zoo.build("vgg16_bn"), image, 13, "input", "classifier"),
+    _row("LeNet", lambda: zoo.build("lenet"), image, 4, "input", "classifier.2"),
     _row("ResNet-20", lambda: zoo.build("resnet20"), image, 9, "input", "output"),
     _row("ResNet-56", lambda: zoo.build("resnet56"), image, 27, "input", "output"),
     _row("ResNet18", lambda: zoo.build("resnet18"), image, 8, "input", "output"),

@@ -33,6 +33,29 @@ def test_a_weighted_layer_and_what_follows_it_is_one_layer():
     assert [tap.kind for tap in found] == ["Sequential", "MaxPool2d", "Flatten", "Linear"]
 
 
+@pytest.mark.parametrize(
+    ("last", "role"),
+    [
+        ([nn.Linear(4, 2)], "output"),
+        ([nn.Linear(4, 2), nn.LogSoftmax(1)], "output"),
+        ([nn.Linear(4, 4), nn.ReLU()], "block"),  # features, not an answer
+        ([nn.Linear(4, 4), nn.BatchNorm1d(4)], "block"),
+    ],
+    ids=["matrix", "log-probabilities", "features", "normalised"],
+)
+def test_the_last_matrix_of_a_plain_network_is_its_head(last, role):
+    found = taps.find(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), *last), torch.rand(3, 6))
+    assert [tap.role for tap in found] == ["input", "block", role]
+    assert taps.find(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), *last), torch.rand(3, 6), ["1"]).head == (
+        found[-1] if role == "output" else None
+    )
+    assert found.end == taps.find(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), *last), torch.rand(3, 6), ["input"]).end
+    assert found.end == found.blocks[-1]
+    only = taps.find(nn.Sequential(nn.Linear(6, 4)), torch.rand(3, 6))
+    assert only[-1].role == "block"  # there is no other
+    assert only.head == only.blocks.head == only[-1]
+
+
 def test_the_stem_is_what_enters_the_first_block():
     class Block(nn.Module):
         def __init__(self):
@@ -281,3 +304,12 @@ def test_attention_weights_and_what_they_multiply(attention_only):
 def test_attention_of_a_model_without_any_is_an_error():
     with pytest.raises(ValueError, match="got no attention weights"):
         taps.find(sequential(), image(), attention=True)
+
+
+def test_a_data_set_is_an_example():
+    from lisse.data import Dataset
+    from lisse.taps import find
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    data = Dataset("points", torch.randn(5, 4))
+    assert find(model, data).names == find(model, data.inputs).names

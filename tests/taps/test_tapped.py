@@ -9,7 +9,7 @@ from architectures import SMALL, TOKENS, hf, text
 from torch import nn
 
 from lisse import taps
-from lisse.taps.tap import read, tensors, write
+from lisse.taps.tap import element_at, tensors, with_element
 
 
 def hooks_left(model: nn.Module) -> int:
@@ -44,10 +44,10 @@ def test_structures_are_read_and_rewritten(wrap, path):
     x, y = torch.rand(2), torch.rand(2)
     structure = wrap(x)
     assert [found for found, _ in tensors(structure)] == [path]
-    assert read(structure, path) is x
-    changed = write(structure, path, y)
-    assert read(changed, path) is y
-    assert read(structure, path) is x  # the original is untouched
+    assert element_at(structure, path) is x
+    changed = with_element(structure, path, y)
+    assert element_at(changed, path) is y
+    assert element_at(structure, path) is x  # the original is untouched
     assert type(changed) is type(structure)
 
 

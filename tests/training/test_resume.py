@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from small_trainings import RECIPE, convolutional, images, network, points, same
 from torch import nn
@@ -22,7 +24,7 @@ from torch import nn
 import lisse
 from lisse.data import Dataset
 from lisse.training import Penalty, Recipe, Training
-from lisse.training import checkpoint as checkpoints
+from lisse.training import folder as folders
 from lisse.training.folder import Folder
 
 ADAM = Recipe(optimizer="adam", lr=0.01, batch=7, epochs=4, schedule="onecycle", crop=1, flip=True)
@@ -191,7 +193,7 @@ def test_killed_while_a_checkpoint_is_written(tmp_path, whole, monkeypatch, plac
     def die(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    save, replace, unlink = checkpoints.save_file, os.replace, Path.unlink
+    save, replace, unlink = safetensors.torch.save_file, os.replace, Path.unlink
     count = [0]
 
     def half(tensors, path, metadata):
@@ -222,7 +224,7 @@ def test_killed_while_a_checkpoint_is_written(tmp_path, whole, monkeypatch, plac
 
     with monkeypatch.context() as patch:
         if place == "half of it written":
-            patch.setattr(checkpoints, "save_file", half)
+            patch.setattr(safetensors.torch, "save_file", half)
         elif place == "old ones not yet removed":
             patch.setattr(Path, "unlink", removing)
         else:
@@ -262,7 +264,7 @@ def test_what_a_killed_process_half_wrote_is_removed_by_the_one_that_holds_the_f
     folder = Folder(tmp_path)
     folder.checkpoints.mkdir()
     left = [tmp_path / f".{name}.0123abcd.tmp" for name in ("config.json", "log.csv", "result.json")]
-    left += [tmp_path / ".model.safetensors.0123456789abcdef.tmp"]
+    left += [tmp_path / ".model.safetensors.01234567.tmp"]
     left += [folder.checkpoints / ".step-000000000003.safetensors.0123abcd.tmp"]
     others = [tmp_path / ".mine.tmp", tmp_path / ".log.csv.tmp"]
     for path in (*left, *others):
@@ -270,7 +272,7 @@ def test_what_a_killed_process_half_wrote_is_removed_by_the_one_that_holds_the_f
     # A second process of the same run reads while the first one may be writing.
     assert folder.latest() is None
     assert all(path.exists() for path in left)
-    with folder.held():
+    with folder.lock():
         assert not any(path.exists() for path in left)
         assert all(path.exists() for path in others)
 
@@ -289,6 +291,73 @@ def test_a_finished_run_says_so_and_returns_at_once(tmp_path, whole):
     assert (again.status, again.step, again.test, again.seconds) == ("finished", 24, first.test, first.seconds)
     assert [dict(row) for row in again.log] == [dict(row) for row in first.log]
     assert run(tmp_path, model=fresh).status == "finished"  # the trained model handed in again
+
+
+def _gone(path: Path) -> None:
+    path.unlink()
+
+
+def _short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def _flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4  # a bit of a weight, or of a number
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [_gone, _short, _flipped])
+@pytest.mark.parametrize("name", ["model.safetensors", "result.json", "log.csv"])
+def test_a_finished_run_vouches_for_its_files_or_makes_them_again(tmp_path, whole, name, damage):
+    """Every file is read before it is said to be there: what is damaged is made again, of the last checkpoint."""
+    run(tmp_path)
+    before = (tmp_path / name).read_bytes()
+    damage(tmp_path / name)
+    again = run(tmp_path)
+    assert again.status == "finished"
+    assert same(again.model, whole.model)
+    if name == "model.safetensors":
+        assert (tmp_path / name).read_bytes() == before
+        weights = Noisy()
+        Folder(tmp_path).load_model(weights, tmp_path / name)
+        assert same(weights, whole.model)
+    assert Folder(tmp_path).ended() is not None
+    assert again.test == whole.test
+
+
+def test_a_finished_run_without_its_weights_or_a_checkpoint_is_an_error(tmp_path):
+    run(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(
+        ValueError, match=r"model\.safetensors or log\.csv is missing or damaged, and no checkpoint is left"
+    ):
+        run(tmp_path)
+
+
+def test_one_flipped_bit_of_a_checkpoint_is_seen(tmp_path, whole):
+    with pytest.raises(Stop):
+        run(tmp_path, callbacks=[stopping(10)])
+    newest = max((tmp_path / "checkpoints").iterdir())
+    content = newest.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    rng = random.Random(0)
+    for position in (*rng.sample(range(8, header), 20), *rng.sample(range(header, len(content)), 20)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << rng.randrange(8)
+        newest.write_bytes(damaged)
+        with pytest.raises(ValueError, match="must be a checkpoint"):
+            folders.read_checkpoint(newest)
+    assert run(tmp_path).resumed == 8
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "{", '{"model": 3}', "[" * 100_000])
+def test_a_damaged_config_is_named(tmp_path, text):
+    run(tmp_path, epochs=1)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"train: .*(damaged file|same run)"):
+        run(tmp_path, epochs=1)
 
 
 def test_a_spec_model_handed_in_again_is_known(tmp_path):
@@ -442,7 +511,7 @@ def test_a_file_that_may_not_grow_is_a_clear_error_and_nothing_is_lost(tmp_path,
 def test_a_checkpoint_is_safetensors_with_json_and_no_pickle(tmp_path):
     run(tmp_path)
     path = max((tmp_path / "checkpoints").iterdir())
-    tensors, document = checkpoints.read_checkpoint(path)
+    tensors, document = folders.read_checkpoint(path)
     assert document["step"] == 24
     assert {name.partition("/")[0] for name in tensors} == {"model", "optimizer", "log"}
     assert b"pickle" not in path.read_bytes()

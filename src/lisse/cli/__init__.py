@@ -17,13 +17,16 @@ import click
 
 from lisse import __version__
 from lisse.cli.outcome import exit_code, one_line_warnings
+from lisse.progress import silent
 
 COMMANDS = {
     "demo": "Train a small network on scikit-learn's digits, measure it, draw it: a first look, in seconds.",
     "train": "Train a model by a recipe; the same command resumes.",
+    "improve": "Fine-tune a model against attacks or corruptions, and write one page of before and after.",
     "report": "Measure models by every instrument that fits, and write one page that compares them.",
     "measure": "Measure a model on data: a table with a row per layer, and a saved profile.",
     "layers": "Show where a model can be read: its layers along depth, with shapes and sizes.",
+    "bounds": "Show what a model's weights promise: a Lipschitz bound of every block and layer, without data.",
     "figure": "Draw a quantity of one or more profiles over depth.",
     "compare": "Put two profiles side by side, and say where their intervals are apart.",
     "runs": "List what was measured before: model, data, date and headline numbers.",
@@ -68,11 +71,11 @@ class Lisse(click.Group):
             return super().main(args, prog_name or "lisse", complete_var, standalone_mode, **extra)
         words = list(sys.argv[1:] if args is None else args)
         # Wherever it stands, and also where the rest of the line cannot be parsed.
-        traceback = "--traceback" in words
-        words = [word for word in words if word != "--traceback"]
+        traceback, quiet = "--traceback" in words, "--quiet" in words
+        words = [word for word in words if word not in ("--traceback", "--quiet")]
 
         def work() -> None:
-            with one_line_warnings(), self.make_context("lisse", words, **extra) as ctx:
+            with one_line_warnings(), silent(quiet), self.make_context("lisse", words, **extra) as ctx:
                 self.invoke(ctx)
 
         sys.exit(exit_code(work, traceback=traceback))
@@ -81,7 +84,8 @@ class Lisse(click.Group):
 @click.command(cls=Lisse, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, message="lisse %(version)s")
 @click.option("--traceback", is_flag=True, help="With any command: show where an error came from.")
-def cli(traceback: bool) -> None:
+@click.option("--quiet", is_flag=True, help="With any command: no progress; warnings and results stay.")
+def cli(traceback: bool, quiet: bool) -> None:
     """lisse: how smoothly a neural network carries its data, layer by layer.
 
     Start with `lisse demo`. `lisse COMMAND --help` explains a command.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lisse.cli.conditions import check
-from lisse.cli.figure import load
+from lisse.cli.files import load_profile
 from lisse.cli.outcome import Failed
 
 if TYPE_CHECKING:
@@ -32,83 +32,73 @@ def command(ctx: click.Context, a: str, b: str, only_apart: bool, as_json: bool,
     """Put the profiles A and B side by side, row by row, and say where they are apart.
 
     Apart is `yes` where two intervals do not overlap (or two exact numbers differ), `no` where they do, and `?` where
-    there is no interval to tell. Rows are matched by instrument, quantity, layer and coordinates.
+    there is no interval to tell. Rows are matched by instrument, quantity, layer and coordinates: blocks by their place
+    along depth where both have as many, the last block with the last block, other layers by name.
 
     A CONDITION is like 'R_f > 0.2' (of B), 'b.R_f > 1.1 * a.R_f' or 'low(TopoLip{p=2}) > high(a.TopoLip{p=2})': see
     docs/command-line.md. One that cannot be checked is an error, never a success.
     """
-    from lisse.cli.table import number, print_table
+    from lisse.cli.table import number_text, print_table, printable
     from lisse.profile_file import number_to_json
 
-    mine, yours = load(a), load(b)
-    frame = mine.compare(yours)
+    first, second = load_profile(a), load_profile(b)
+    frame = first.compare(second)
     both = len(frame)
     if both == 0:
-        raise Failed(f"{a} and {b} have no rows in common: {_what(mine)}; {_what(yours)}.")
-    for text in _differences(mine, yours):
+        raise Failed(f"{a} and {b} have no rows in common: {_summary(first)}; {_summary(second)}.")
+    for text in _differences(first, second):
         print(f"lisse: warning: {text}", file=sys.stderr)
     if only_apart:
         frame = frame[[flag is True for flag in frame["apart"]]]
     lines: list[dict[str, Any]] = frame.to_dict("records")
     for line in lines:  # a frame may hold NaN for a layer that is not there
         line["layer"] = line["layer"] if isinstance(line["layer"], str) else None
+    numbers = ("a", "b", "difference")
     if as_json:
         for line in lines:
-            numbers = {key: number_to_json(line[key]) for key in ("a", "b", "difference")}
-            print(json.dumps(line | numbers, allow_nan=False))
+            print(json.dumps(line | {key: number_to_json(line[key]) for key in numbers}, allow_nan=False))
     else:
-        header = ["quantity", "layer", "where", "a", "b", "b - a", "apart"]
         words = {True: "yes", False: "no", None: "?"}
         cells = [
-            [
-                line["quantity"],
-                line["layer"] or "",
-                line["where"],
-                *(number(line[key]) for key in ("a", "b", "difference")),
-                words[line["apart"]],
-            ]
+            [line["quantity"], line["layer"] or "", line["where"], *(number_text(line[key]) for key in numbers),
+             words[line["apart"]]]
             for line in lines
-        ]
-        print_table(header, cells, left=(0, 1, 2))
+        ]  # fmt: skip
+        print_table(["quantity", "layer", "where", "a", "b", "b - a", "apart"], cells, text_columns=(0, 1, 2))
     sys.stdout.flush()
-    alone = len(mine.rows) - both, len(yours.rows) - both
+    alone = len(first.rows) - both, len(second.rows) - both
     tail = f"; {alone[0]} only in a, {alone[1]} only in b" if any(alone) else ""
-    print(f"a: {a} ({mine.name}), b: {b} ({yours.name}); {both} rows in both{tail}.", file=sys.stderr)
-    if _held(ctx, conditions, mine, yours):
+    heading = f"a: {a} ({first.name}), b: {b} ({second.name}); {both} rows in both{tail}."
+    print(printable(heading), file=sys.stderr)
+    outcomes = []
+    for text in conditions:
+        try:
+            outcomes.append(check(text, first, second))
+        except ValueError as error:
+            raise click.UsageError(f"--fail-if {text!r}: {error}", ctx) from error
+        print(f"lisse: {'failed: ' * outcomes[-1].holds}{outcomes[-1]}.", file=sys.stderr)
+    if any(outcome.holds for outcome in outcomes):
         ctx.exit(CONDITION)
 
 
-def _held(ctx: click.Context, conditions: tuple[str, ...], mine: Profile, yours: Profile) -> bool:
-    """Whether any condition holds; each is said."""
-    held = False
-    for text in conditions:
-        try:
-            outcome = check(text, mine, yours)
-        except ValueError as error:
-            raise click.UsageError(f"--fail-if {text!r}: {error}", ctx) from error
-        print(f"lisse: {'failed: ' if outcome.holds else ''}{outcome.told()}.", file=sys.stderr)
-        held = held or outcome.holds
-    return held
-
-
-def _what(profile: Profile) -> str:
+def _summary(profile: Profile) -> str:
     return f"{profile.name} has {', '.join(sorted({row.quantity for row in profile.rows})) or 'no rows'}"
 
 
-def _differences(mine: Profile, yours: Profile) -> list[str]:
+def _differences(first: Profile, second: Profile) -> Iterator[str]:
     """What besides the model differs, so that a difference of numbers is not put down to the model."""
-    found = []
-    a, b = _data(mine), _data(yours)
+    from lisse.profile import order_of, tokenizers_apart
+
+    a, b = (data if isinstance(data := profile.provenance.get("data"), Mapping) else {} for profile in (first, second))
     if a.get("fingerprint") != b.get("fingerprint"):
-        found.append(f"the two were measured on different data ({a.get('name', '?')} and {b.get('name', '?')}).")
-    found += [
-        f"{key} differs ({mine.provenance.get(key)} and {yours.provenance.get(key)})."
-        for key in ("seed", "statistics", "readout")
-        if mine.provenance.get(key) != yours.provenance.get(key)
-    ]
-    return found
-
-
-def _data(profile: Profile) -> Mapping[str, Any]:
-    data = profile.provenance.get("data")
-    return data if isinstance(data, Mapping) else {}
+        yield f"the two were measured on different data ({a.get('name', '?')} and {b.get('name', '?')})."
+    if (names := tokenizers_apart(a, b)) is not None:
+        yield f"tokenizers differ ({names[0]}; {names[1]}): the texts are the same, the tokens are not."
+    for key in ("seed", "statistics", "readout"):
+        values = [profile.provenance.get(key) for profile in (first, second)]
+        if values[0] != values[1]:
+            yield f"{key} differs ({values[0]} and {values[1]})."
+    orders = [order_of(profile) for profile in (first, second)]
+    if orders[0] != orders[1]:
+        words = " and ".join(order["by"] for order in orders)
+        yield f"the order of the samples differs ({words}): numbers of fewer than all rest on other samples."

@@ -16,6 +16,7 @@ of the second profile, b. ``low`` and ``high`` take the ends of the intervals of
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 import re
@@ -27,8 +28,13 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-zα-ωΑ-Ω_][\w]*)|"
     r'@\s*(?P<layer>"[^"]*"|[\w.:/]+)|(?P<quoted>"[^"]*")|(?P<sign><=|>=|==|!=|[-+*/<>(){}.,=]))'
 )
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+# Both sides of "and" and "or" are read, so that a condition that cannot be checked is an error.
+_CHAINED: dict[str, Callable[[Any, Any], Any]] = {
+    "or": operator.or_, "and": operator.and_,
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
 }  # fmt: skip
 _ENDS = ("value", "low", "high")
 
@@ -41,18 +47,23 @@ class Outcome:
     holds: bool
     values: tuple[tuple[str, float], ...]
 
-    def told(self) -> str:
+    def __str__(self) -> str:
         """``R_f > 0.2 holds (R_f = 0.31)``."""
-        seen = ", ".join(f"{name} = {value:.4g}" for name, value in dict(self.values).items())
-        return f"{self.text} {'holds' if self.holds else 'does not hold'}" + (f" ({seen})" if seen else "")
+        numbers = ", ".join(f"{name} = {value:.4g}" for name, value in dict(self.values).items())
+        return f"{self.text} {'holds' if self.holds else 'does not hold'}" + (f" ({numbers})" if numbers else "")
 
 
 def check(text: str, a: Any, b: Any) -> Outcome:
     """Whether a condition holds for the profiles ``a`` and ``b``; a ``ValueError`` where it cannot be checked."""
     reader = _Reader(text, a, b)
-    holds = reader.condition()
-    if reader.place < len(reader.tokens):
-        raise ValueError(f"{reader.tokens[reader.place][1]!r} was not expected there")
+    try:
+        holds = reader.condition()
+    except ZeroDivisionError:
+        raise ValueError("it divides by zero") from None
+    except RecursionError:
+        raise ValueError("it has too many brackets or signs inside each other") from None
+    if reader.position < len(reader.tokens):
+        raise ValueError(f"{reader.tokens[reader.position][1]!r} was not expected there")
     return Outcome(text.strip(), holds, tuple(reader.values))
 
 
@@ -61,92 +72,76 @@ class _Reader:
         self.profiles = {"a": a, "b": b}
         self.tokens: list[tuple[str, str]] = []
         self.values: list[tuple[str, float]] = []
-        self.place = 0
+        self.position = 0
         self.end = "value"
-        place = 0
-        while text[place:].strip():
-            match = _TOKEN.match(text, place)
+        position = 0
+        while text[position:].strip():
+            match = _TOKEN.match(text, position)
             if match is None:
-                raise ValueError(f"{text[place:].strip()[:10]!r} was not expected there")
+                raise ValueError(f"{text[position:].strip()[:10]!r} was not expected there")
             self.tokens.append((str(match.lastgroup), match[str(match.lastgroup)]))
-            place = match.end()
+            position = match.end()
 
     def peek(self) -> tuple[str, str]:
-        return self.tokens[self.place] if self.place < len(self.tokens) else ("end", "the end")
+        return self.tokens[self.position] if self.position < len(self.tokens) else ("end", "the end")
 
     def take(self, *signs: str) -> str | None:
-        kind, words = self.peek()
-        if kind in ("sign", "name") and words in signs:
-            self.place += 1
-            return words
+        kind, text = self.peek()
+        if kind in ("sign", "name") and text in signs:
+            self.position += 1
+            return text
         return None
 
     def need(self, sign: str) -> None:
         if self.take(sign) is None:
             raise ValueError(f"{sign!r} was expected before {self.peek()[1]!r}")
 
-    def condition(self) -> bool:
-        holds = self.conjunction()
-        while self.take("or"):
-            holds = self.conjunction() or holds
-        return holds
+    def chain(self, operand: Callable[[], Any], *signs: str) -> Any:
+        """Operands with signs between them, from the left."""
+        value = operand()
+        while sign := self.take(*signs):
+            value = _CHAINED[sign](value, operand())
+        return value
 
-    def conjunction(self) -> bool:
-        holds = self.comparison()
-        while self.take("and"):
-            holds = self.comparison() and holds
-        return holds
+    def condition(self) -> bool:
+        return bool(self.chain(lambda: self.chain(self.comparison, "and"), "or"))
 
     def comparison(self) -> bool:
-        left = self.sum()
+        value = self.sum()
         sign = self.take(*_COMPARE)
         if sign is None:
             raise ValueError(f"one of {' '.join(_COMPARE)} was expected before {self.peek()[1]!r}")
-        return _COMPARE[sign](left, self.sum())
+        return _COMPARE[sign](value, self.sum())
 
     def sum(self) -> float:
-        value = self.product()
-        while sign := self.take("+", "-"):
-            value = value + self.product() if sign == "+" else value - self.product()
-        return value
-
-    def product(self) -> float:
-        value = self.factor()
-        while sign := self.take("*", "/"):
-            other = self.factor()
-            if sign == "/" and other == 0:
-                raise ValueError("it divides by zero")
-            value = value * other if sign == "*" else value / other
-        return value
+        return float(self.chain(lambda: self.chain(self.factor, "*", "/"), "+", "-"))
 
     def factor(self) -> float:
         if self.take("-"):
             return -self.factor()
         if self.take("("):
-            value = self.sum()
-            self.need(")")
-            return value
-        kind, words = self.peek()
+            return self.closed()
+        kind, text = self.peek()
         if kind == "number":
-            self.place += 1
-            return float(words)
-        if (
-            kind == "name"
-            and words in ("low", "high", "abs")
-            and self.tokens[self.place + 1 : self.place + 2] == [("sign", "(")]
-        ):
-            self.place += 2
-            before, self.end = self.end, words if words in _ENDS else self.end
-            value = self.sum()
-            self.end = before
-            self.need(")")
-            return abs(value) if words == "abs" else value
-        if kind == "name":
+            self.position += 1
+            return float(text)
+        if kind != "name":
+            raise ValueError(f"a number or a quantity was expected before {text!r}")
+        if text not in ("low", "high", "abs") or self.tokens[self.position + 1 : self.position + 2] != [("sign", "(")]:
             return self.value()
-        raise ValueError(f"a number or a quantity was expected before {words!r}")
+        self.position += 2
+        before, self.end = self.end, text if text in _ENDS else self.end
+        value = self.closed()
+        self.end = before
+        return abs(value) if text == "abs" else value
+
+    def closed(self) -> float:
+        value = self.sum()
+        self.need(")")
+        return value
 
     def value(self) -> float:
-        start = self.place
+        start = self.position
         name = self.word()
         whose = "b"
         if name in self.profiles and self.take("."):
@@ -157,7 +152,7 @@ class _Reader:
         layer = None
         if self.peek()[0] == "layer":
             layer = self.peek()[1].strip('"')
-            self.place += 1
+            self.position += 1
         at: dict[str, str] = {}
         if self.take("{"):
             while True:
@@ -167,7 +162,7 @@ class _Reader:
                 if not self.take(","):
                     break
             self.need("}")
-        label = "".join("@" * (kind == "layer") + words for kind, words in self.tokens[start : self.place])
+        label = "".join("@" * (kind == "layer") + text for kind, text in self.tokens[start : self.position])
         row = _row(self.profiles[whose], name, instrument, layer, at, whose)
         value = getattr(row, self.end)
         if value is None:
@@ -178,43 +173,47 @@ class _Reader:
         return float(value)
 
     def word(self) -> str:
-        kind, words = self.peek()
+        kind, text = self.peek()
         if kind not in ("name", "number", "quoted"):
-            raise ValueError(f"a name was expected before {words!r}")
-        self.place += 1
-        return words.strip('"')
+            raise ValueError(f"a name was expected before {text!r}")
+        self.position += 1
+        return text.strip('"')
 
 
 def _row(profile: Any, name: str, instrument: str, layer: str | None, at: dict[str, str], whose: str) -> Any:
-    from lisse.reporting.page.headline import HEADLINES, Headline, chosen
+    from lisse.profile import Headline
+    from lisse.reporting.page.headline import profile_headings, representative, standing_layer
 
-    line = next((some for some in HEADLINES if name in (some.label, some.quantity)), Headline(name, instrument, name))
+    headings = [line for line in profile_headings(profile) if name in (line.label, line.quantity.name)]
+    headings = [line for line in headings if instrument in ("", line.instrument)]
+    headline = headings[0].headline if headings else Headline(name)
+    quantity = headings[0].quantity.name if headings else name
     parts = [part for part in profile.parts if instrument in ("", part.instrument)]
-    parts = [part for part in parts if any(row.quantity == line.quantity for row in part.rows)]
+    parts = [part for part in parts if any(row.quantity == quantity for row in part.rows)]
     if not parts:
-        there = ", ".join(sorted({row.quantity for row in profile.rows})) or "nothing"
-        raise ValueError(f"{whose} ({profile.name}) has no {name}; it has {there}")
-    if len(parts) > 1 and line.label != name:
+        names = sorted({row.quantity for row in profile.rows} | {line.label for line in profile_headings(profile)})
+        near = difflib.get_close_matches(name.lower(), [text.lower() for text in names], n=1, cutoff=0.5)
+        hint = "".join(f" Did you mean {text}?" for text in names if text.lower() in near)
+        raise ValueError(f"{whose} ({profile.name}) has no {name}; it has {', '.join(names) or 'nothing'}.{hint}")
+    if len(parts) > 1 and headline.label != name:
         raise ValueError(
             f"{name} is of {' and '.join(part.instrument for part in parts)}: write {parts[0].instrument}.{name}"
         )
-    own = [part for part in parts if part.instrument == line.instrument] or parts
-    rows = [row for row in own[0].rows if row.quantity == line.quantity]
-    some = [row for row in rows if all(_same(row.at.get(key), text) for key, text in at.items())]
-    if not some:
-        there = "; ".join(dict.fromkeys(row.where() or "(no coordinates)" for row in rows))
-        raise ValueError(f"{whose} has no {name} at {', '.join(f'{k}={v}' for k, v in at.items())}; it has {there}")
+    part = next((part for part in parts if headings and part.instrument == headings[0].instrument), parts[0])
+    everywhere = [row for row in part.rows if row.quantity == quantity]
+    rows = [row for row in everywhere if all(_equal(row.at.get(key), text) for key, text in at.items())]
+    if not rows:
+        sets = "; ".join(dict.fromkeys(row.where() or "(no coordinates)" for row in everywhere))
+        raise ValueError(f"{whose} has no {name} at {', '.join(f'{k}={v}' for k, v in at.items())}; it has {sets}")
     if layer is not None:
-        layers = list(dict.fromkeys(row.layer for row in some if row.layer is not None))
-        some = [row for row in some if row.layer == layer]
-        if not some:
+        layers = list(dict.fromkeys(row.layer for row in rows if row.layer is not None))
+        rows = [row for row in rows if row.layer == layer]
+        if not rows:
             raise ValueError(f"{whose} has no {name} at layer {layer!r}; it has {', '.join(layers) or 'no layers'}")
-    found = chosen(some, line, lambda row: row)
-    assert found is not None  # there are rows
-    return found
+    return representative(rows, headline, block=standing_layer(profile, headings[0].quantity) if headings else None)
 
 
-def _same(value: Any, text: str) -> bool:
+def _equal(value: Any, text: str) -> bool:
     if value is None:
         return False
     try:

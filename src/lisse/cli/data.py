@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from lisse.maths.corruption.parameters import Variant
 
 
 @click.group(invoke_without_command=True)
@@ -19,22 +16,22 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         return
     from lisse.data.inventory import inventory
-    from lisse.data.places import places
+    from lisse.data.places import search_folders
 
-    found = inventory()
+    items, folders = inventory(), search_folders()
     if as_json:
-        where = [
-            {"label": place.label, "folder": str(place.folder), "exists": place.folder.is_dir()} for place in places()
+        searched = [
+            {"label": item.label, "folder": str(item.folder), "exists": item.folder.is_dir()} for item in folders
         ]
-        click.echo(json.dumps({"places": where, "data": [item.as_dict() for item in found]}, indent=2))
+        click.echo(json.dumps({"places": searched, "data": [item.as_dict() for item in items]}, indent=2))
         return
-    width = max(len(item.spec) for item in found)
-    states = max(len(item.state) for item in found)
+    width = max(len(item.spec) for item in items)
+    states = max(len(item.state) for item in items)
     verdicts = {True: "official", False: "DIFFERS from the official file", None: "no published checksum"}
-    for item in found:
+    for item in items:
         click.echo(f"{item.spec:<{width}}  {item.state:<{states}}  {item.about}")
-        if item.place and item.state != "embedded":
-            click.echo(f"    in {item.place}")
+        if item.folder and item.state != "embedded":
+            click.echo(f"    in {item.folder}")
         names = [file.path.rsplit("/", 1)[-1] for file in item.files]
         for name, file in zip(names, item.files, strict=True):
             click.echo(f"    {name:<{max(map(len, names))}}  {file.bytes:>13,} bytes  {verdicts[file.official]}")
@@ -42,9 +39,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
     click.echo()
     click.echo("Also: FILE.npz, FILE.txt, PAIRS.jsonl (tsv, csv), a folder of images, package.module:factory.")
     click.echo("Searched:")
-    for place in places():
-        click.echo(f"    {place.folder} ({place.label})")
-    if any(item.state in ("missing", "partial") for item in found):
+    for folder in folders:
+        click.echo(f"    {folder.folder} ({folder.label})")
+    if any(item.state in ("missing", "partial") for item in items):
         click.echo("Missing ones: copy them into LISSE_DATA/NAME, or add ?download=true to the name.")
 
 
@@ -62,7 +59,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 @click.option("--download", is_flag=True, help="Fetch CIFAR-10 and frost's textures where they are missing.")
 @click.pass_context
 def make(
-    ctx: click.Context, name: str, out: str | None, corruptions: str, seed: int, variant: Variant, download: bool
+    ctx: click.Context, name: str, out: str | None, corruptions: str, seed: int, variant: str, download: bool
 ) -> None:
     """Write CIFAR-10-C in its official layout: a .npy file for each corruption, five severities of the test set.
 
@@ -73,12 +70,10 @@ def make(
     from lisse.data.corrupted import check_corruptions, make_cifar10_c
     from lisse.progress import Bar
 
-    wanted = [word.strip() for word in corruptions.split(",") if word.strip()]
     with arguments(ctx):
-        names = check_corruptions("make", wanted)
+        names = check_corruptions("make", [word.strip() for word in corruptions.split(",") if word.strip()])
     with Bar() as bar:
         clean = lisse.load_data("cifar10" + ("?download=true" if download else ""), progress=bar)
-        made = make_cifar10_c(
-            clean, out, corruptions=names, seed=seed, variant=variant, download=download, progress=bar
-        )
-    click.echo(f"{len(made) - 1} corruptions and labels in {made[-1].parent}")
+        options: dict[str, Any] = {"seed": seed, "variant": variant, "download": download, "progress": bar}
+        files = make_cifar10_c(clean, out, corruptions=names, **options)
+    click.echo(f"{len(files) - 1} corruptions and labels in {files[-1].parent}")

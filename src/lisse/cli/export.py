@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lisse.cli.figure import load
+from lisse.cli.files import load_profile
 
 
 @click.command()
@@ -27,7 +27,7 @@ def command(ctx: click.Context, profiles: tuple[str, ...], table: str | None, fo
     """
     if table is None and folder is None:
         raise click.UsageError("say what to write: --csv FILE, --tensorboard DIR, or both", ctx)
-    loaded = [load(path) for path in profiles]
+    loaded = [load_profile(path) for path in profiles]
     if table is not None:
         write_csv(loaded, table)
     if folder is not None:
@@ -47,8 +47,8 @@ def write_csv(profiles: list[Any], path: str) -> None:
     frames = []
     for name, profile in zip(legend_names(profiles), profiles, strict=True):
         frame = profile.frame()
-        frame.insert(0, "model", name)
-        frames.append(frame)
+        frame.insert(0, "model", name.encode("utf-8", "backslashreplace").decode())
+        frames.append(frame.map(_inert))
     text = io.StringIO()
     pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True).to_csv(text, index=False)
     if path == "-":
@@ -56,8 +56,13 @@ def write_csv(profiles: list[Any], path: str) -> None:
         sys.stdout.flush()
         return
     with writing(Path(path)) as file:
-        file.write(text.getvalue().encode("utf-8"))
+        file.write(text.getvalue().encode("utf-8", "backslashreplace"))
     print(f"Saved {path}", file=sys.stderr)
+
+
+def _inert(cell: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula: a stranger chose the names of models and layers."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def write_scalars(profiles: list[Any], folder: Path) -> int:

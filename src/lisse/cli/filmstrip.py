@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from lisse.cli.outcome import FileTrouble, arguments
+from lisse.cli.files import load_picture
+from lisse.cli.outcome import arguments
 
 
 def filmstrip(ctx: click.Context, model: str, image: str | None, seed: int, mask_ratio: float | None) -> Any:
@@ -31,7 +31,7 @@ def filmstrip(ctx: click.Context, model: str, image: str | None, seed: int, mask
         picture, cut = _picture(image, network.in_channels, network.size)
         film = decoder_frames(loaded, picture, mask_ratio=mask_ratio, seed=seed)
     layers = len(film.frames) - 1
-    names = ["decoder input", *(f"layer {place} of {layers}" for place in range(1, layers + 1))]
+    names = ["decoder input", *(f"layer {index} of {layers}" for index in range(1, layers + 1))]
     lines = [[name, f"{error:.4f}"] for name, error in zip(names, film.errors.tolist(), strict=True)]
     print_table(["", "error (RMS of hidden pixels)"], lines)
     if cut:
@@ -43,29 +43,17 @@ def filmstrip(ctx: click.Context, model: str, image: str | None, seed: int, mask
             "\nThis network was trained on normalised pixels (its config says so): each patch is shown with the mean "
             "and contrast of the true image, which no network knew."
         )
-    shown, visible, frames = (part.cpu().numpy() for part in (film.image, film.visible, film.frames))
+    original, visible, frames = (part.cpu().numpy() for part in (film.image, film.visible, film.frames))
     return filmstrip_figure(
-        shown, visible, frames, film.errors.tolist(), hidden=film.hidden.cpu().numpy(), side=film.side,
+        original, visible, frames, film.errors.tolist(), hidden=film.hidden.cpu().numpy(), side=film.side,
         normalised_pixels=film.normalised_pixels, name=str(getattr(getattr(loaded, "lisse", None), "name", model)),
     )  # fmt: skip
 
 
 def _picture(path: str, channels: int, size: int) -> tuple[Any, str]:
     """An image file [c, size, size] in [0, 1]: the middle square, resized; and a sentence on what became of it."""
-    import torch
-
-    from lisse.data.images import read_image
-
-    if not Path(path).exists():
-        raise FileTrouble(f"No such file or directory: {path}")
-    try:
-        whole = read_image(Path(path), grey=channels == 1)
-        pixels = read_image(Path(path), size=size, grey=channels == 1)
-    except ValueError as error:
-        raise FileTrouble(str(error)) from error
-    height, width = whole.shape[1:]
-    done = ["cut to its middle square"] * (height != width) + [f"resized to {size} × {size}"] * (
-        min(height, width) != size
-    )
-    said = f"{path} has {width} × {height} pixels: it was {' and '.join(done)}." if done else ""
-    return torch.from_numpy(pixels.copy()).float() / 255, said
+    height, width = load_picture(path, grey=channels == 1).shape[1:]
+    changes = ["cut to its middle square"] * (height != width)
+    changes += [f"resized to {size} × {size}"] * (min(height, width) != size)
+    sentence = f"{path} has {width} × {height} pixels: it was {' and '.join(changes)}." if changes else ""
+    return load_picture(path, size=size, grey=channels == 1).float() / 255, sentence

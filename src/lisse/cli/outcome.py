@@ -28,13 +28,13 @@ class FileTrouble(click.ClickException):
     exit_code = FILE
 
 
-def check_writable(path: Path, what: str) -> None:
-    """Say before an hour of work, not after it, that its result (``what``) has no place."""
+def check_writable(path: Path, result: str) -> None:
+    """Say before an hour of work, not after it, that its ``result`` has no place."""
     folder = path.absolute().parent
     while not folder.exists():
         folder = folder.parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise FileTrouble(f"the {what} cannot be written to {path}. Choose another place with --out.")
+        raise FileTrouble(f"the {result} cannot be written to {path}. Choose another place with --out.")
 
 
 def exit_code(work: Callable[[], None], *, traceback: bool = False) -> int:
@@ -52,26 +52,29 @@ def exit_code(work: Callable[[], None], *, traceback: bool = False) -> int:
     except SystemExit as stop:
         # rich turns a broken pipe into SystemExit(1)
         return _quietly() if isinstance(stop.__context__, BrokenPipeError) else _code(stop)
-    except (KeyboardInterrupt, click.Abort):
-        return _say("interrupted", INTERRUPTED, traceback)
-    except click.UsageError as error:
+    except (KeyboardInterrupt, Exception) as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2: the message is the whole help
-            print(error.format_message(), file=sys.stderr)
+            print(error, file=sys.stderr)
             return USAGE
+        return _say(*_ending(error), traceback)
+    return FINE
+
+
+def _ending(error: BaseException) -> tuple[str, int]:
+    """What is said about an error, and the code to exit with."""
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return "interrupted", INTERRUPTED
+    if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx is not None else "lisse"
         text = error.format_message().strip()
-        return _say(f"error: {text}{'' if text.endswith(('.', '?')) else '.'} See {command} --help.", USAGE, traceback)
-    except click.FileError as error:
-        return _say(f"error: {error.format_message()}", FILE, traceback)
-    except click.ClickException as error:
-        return _say(f"error: {error.format_message()}", error.exit_code, traceback)
-    except OSError as error:
-        said = f"{error.strerror}: {error.filename}" if error.strerror and error.filename else str(error)
-        return _say(f"error: {said}", FILE, traceback)
-    except Exception as error:
-        named = isinstance(error, (ValueError, RuntimeError, ImportError)) and str(error)
-        return _say(f"error: {error}" if named else f"error: {type(error).__name__}: {error}", FAILED, traceback)
-    return FINE
+        return f"error: {text}{'' if text.endswith(('.', '?')) else '.'} See {command} --help.", USAGE
+    if isinstance(error, click.ClickException):
+        return f"error: {error.format_message()}", FILE if isinstance(error, click.FileError) else error.exit_code
+    if isinstance(error, OSError):
+        explained = error.strerror and error.filename
+        return f"error: {error.strerror}: {error.filename}" if explained else f"error: {error}", FILE
+    explained = isinstance(error, (ValueError, RuntimeError, ImportError)) and str(error)
+    return f"error: {error}" if explained else f"error: {type(error).__name__}: {error}", FAILED
 
 
 @contextmanager
@@ -85,8 +88,10 @@ def arguments(ctx: click.Context, *names: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, LookupError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-        about = re.match(r"[\w.]+: (\w+) must ", text)
-        if names and (about is None or about[1] not in names):
+        about = re.match(r"([\w.]+): (\w+) must ", text)
+        if about is not None and about.groups() == ("load", "path"):  # of a profile that is damaged, or none
+            raise FileTrouble(text) from error
+        if names and (about is None or about[2] not in names):
             raise
         raise click.UsageError(text, ctx) from error
 
@@ -114,7 +119,9 @@ def _say(text: str, code: int, traceback: bool) -> int:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    from lisse.cli.table import printable
+
+    return printable(" ".join(text.split()))
 
 
 def _quietly() -> int:

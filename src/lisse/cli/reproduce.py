@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,10 +15,11 @@ from lisse.cli.outcome import Failed, arguments
 @click.argument("paper", required=False)
 @click.option(
     "--scale",
-    type=click.Choice(["smoke", "small", "medium", "paper"]),
+    type=click.Choice(["smoke", "small", "medium", "sizes", "paper"]),
     default="smoke",
     help="smoke: minutes on a CPU with embedded data; paper: the paper's sizes. For diffeomorphisms also small: two "
-    "hours on a CPU with real data, and medium: about a quarter of an hour on a GPU.  [default: smoke]",
+    "hours on a CPU with real data, medium: about a quarter of an hour on a GPU, and sizes: two networks on seven "
+    "training sets, about as long.  [default: smoke]",
 )
 @click.option("--out", type=click.Path(file_okay=False), help="Folder.  [default: lisse-PAPER-SCALE]")
 @click.option("--seed", default=0, type=int, help="Of everything random.  [default: 0]")
@@ -25,8 +27,10 @@ from lisse.cli.outcome import Failed, arguments
 @click.option(
     "--model", metavar="SPEC", help="In place of the experiment's own, where it takes one: hf:… for regularity."
 )
-@click.option("--write", is_flag=True, help="Keep what is found in expected.json and README.md beside the experiment.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--workers", default=1, type=click.IntRange(1), help="Processes that train side by side.  [default: 1]")
+@click.option("--units", metavar="NAME[,…]", help="Only these networks now, such as fgsm:0,plain (recipes).")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Begin no network that may end later (recipes).")
+@click.option("--write", is_flag=True, help="Keep what is found in expected.json and tables.md beside the experiment.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -36,8 +40,10 @@ def command(
     seed: int,
     device: str | None,
     model: str | None,
+    workers: int,
+    units: str | None,
+    minutes: float | None,
     write: bool,
-    quiet: bool,
 ) -> None:
     """Run the experiment of PAPER again, and print our numbers beside theirs. Without PAPER, list the papers.
 
@@ -45,34 +51,65 @@ def command(
     scale and seed are committed, the command ends with exit code 1 if it finds others.
     """
     from lisse.cli.table import print_table
-    from lisse.experiments import PAPERS, Task, form, study
     from lisse.progress import Bar
 
+    papers = _experiments()
     if paper is None:
-        print_table(["paper", "what is run"], [[name, line] for name, line in PAPERS.items()])
+        print_table(["paper", "what is run"], [[name, line] for name, line in papers.PAPERS.items()])
         return
     with arguments(ctx, "paper"):
-        chosen = study(paper)
-    about = chosen.about
-    if model is not None and not about.models:
-        raise click.UsageError(f"{paper} takes no --model: its networks are the paper's", ctx)
-    if scale not in about.needs:
-        raise click.UsageError(f"{paper} has no --scale {scale}: choose one of {', '.join(about.needs)}", ctx)
+        experiment = papers.study(paper)
+    about, form = experiment.about, papers.form
+    _check_options(ctx, paper, about, scale, model, workers)
+    if (units or minutes is not None) and not about.in_parts:
+        raise click.UsageError(f"{paper} takes no --units or --minutes: it is done as a whole", ctx)
     folder = Path(out or f"lisse-{paper}-{scale}")
     print(
         f"{about.title} ({about.reference})\nClaim    {about.claim}\nNeeds    {about.needs[scale]}\n", file=sys.stderr
     )
-    bar = None if quiet else Bar()
+    names = tuple(name.strip() for name in units.split(",")) if units else ()
+    with Bar() as bar:
+        task = papers.Task(scale, folder, seed, device or _device(scale), bar, model, workers, names, minutes)
+        outcome, seconds = form.timed(experiment, task)
+    _print_outcome(form, outcome, seconds, folder)
+    if write:
+        print(f"Kept in {form.keep(about.folder, outcome, task, seconds)}")
+        return
+    _compare(form, outcome, form.expected(about.folder).get(scale), seed)
+
+
+def _experiments() -> Any:
+    """The package of experiments, which is a distribution of its own."""
     try:
-        task = Task(scale, folder, seed, device or _device(scale), bar, model)  # type: ignore[arg-type]
-        outcome, seconds = form.timed(chosen, task)
-    finally:
-        if bar is not None:
-            bar.close()
+        import lisse_experiments
+    except ImportError as error:
+        if error.name != "lisse_experiments":
+            raise
+        raise ImportError(
+            "reproduce: the experiments must be installed, got lisse alone. pip install 'lisse[experiments]', "
+            "or in a checkout: pip install ./experiments"
+        ) from error
+    return lisse_experiments
+
+
+def _check_options(ctx: click.Context, paper: str, about: Any, scale: str, model: str | None, workers: int) -> None:
+    """Options that this paper's experiment does not take are usage errors."""
+    if model is not None and not about.models:
+        raise click.UsageError(f"{paper} takes no --model: its networks are the paper's", ctx)
+    if scale not in about.needs:
+        raise click.UsageError(f"{paper} has no --scale {scale}: choose one of {', '.join(about.needs)}", ctx)
+    if workers > 1 and not about.side_by_side:
+        raise click.UsageError(f"{paper} takes no --workers: it does one thing at a time", ctx)
+
+
+def _print_outcome(form: Any, outcome: Any, seconds: float, folder: Path) -> None:
+    """Findings beside the paper's, claims with their verdicts, notes and files."""
+    from lisse.cli.table import print_table
+
     print_table(["", "ours", "interval", "theirs"], [list(row) for row in form.rows(outcome)])
     if outcome.claims:
         print()
-        words = {True: "yes", False: "no"}
+        words = form.VERDICTS
         rows = [[claim.says, words[claim.theirs], words[claim.holds], claim.detail] for claim in outcome.claims]
         print_table(["claim", "the paper's", "holds here", ""], rows)
     for note in outcome.notes:
@@ -80,17 +117,17 @@ def command(
     print(f"\n{form.clock(seconds)}, files in {folder}")
     for file in outcome.files:
         print(f"  {file}")
-    if write:
-        print(f"Kept in {form.keep(about.folder, outcome, task, seconds)}")
-        return
-    committed = form.expected(about.folder).get(scale)
+
+
+def _compare(form: Any, outcome: Any, committed: Any, seed: int) -> None:
+    """A failure where the results are not the committed ones."""
     if committed is None or committed["seed"] != seed:
         print("Nothing is committed for this scale and seed to compare with.")
         return
-    found = form.differences(outcome, committed)
-    if found:
-        told = "; ".join(f"{difference.key}: {difference.says}" for difference in found)
-        raise Failed(f"reproduce: {len(found)} of the results are not the committed ones. {told}")
+    changes = form.differences(outcome, committed)
+    if changes:
+        lines = "; ".join(f"{change.key}: {change.says}" for change in changes)
+        raise Failed(f"reproduce: {len(changes)} of the results are not the committed ones. {lines}")
     print(f"As committed on {committed['date']} ({committed['machine']}).")
 
 

@@ -9,12 +9,17 @@ from typing import Any
 
 import click
 
+from lisse.cli.outcome import Failed
+
 
 @click.command()
 @click.option("--cache", type=click.Path(file_okay=False), help="Folder of finished work.  [default: the person's]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the newest so many.")
-def command(cache: str | None, as_json: bool, limit: int | None) -> None:
+@click.option(
+    "--check", is_flag=True, help="Read every file of the cache, name the damaged ones, remove what killed runs left."
+)
+def command(cache: str | None, as_json: bool, limit: int | None, check: bool) -> None:
     """List the profiles in the cache, the newest first: model, data, date, instruments and headline numbers.
 
     The files are ordinary profiles: `lisse report`, `compare` and `figure` take them.
@@ -24,13 +29,16 @@ def command(cache: str | None, as_json: bool, limit: int | None) -> None:
     from lisse.cli.table import print_table
     from lisse.run.cache import Cache, default_cache
 
-    place = Cache(cache or default_cache())
+    store = Cache(cache or default_cache())
+    if check:
+        _check(store)
+        return
     lines, damaged = [], []
-    for path, profile in islice(place.profiles(), limit):
+    for path, profile in islice(store.profiles(), limit):
         if profile is None:
             damaged.append(path)
             continue
-        lines.append({"file": str(path), **described(profile)})
+        lines.append({"file": str(path), **_summary(profile)})
     if as_json:
         for line in lines:
             print(json.dumps(line))
@@ -40,32 +48,36 @@ def command(cache: str | None, as_json: bool, limit: int | None) -> None:
              ", ".join(f"{label} {value}" for label, value in line["headline"].items())]
             for line in lines
         ]  # fmt: skip
-        print_table(["model", "data", "date", "instruments", "headline"], cells, left=(0, 1, 2, 3, 4))
+        print_table(["model", "data", "date", "instruments", "headline"], cells, text_columns=(0, 1, 2, 3, 4))
     sys.stdout.flush()
     for path in damaged:
         print(f"lisse: warning: {path} is damaged and is not listed; it is safe to delete.", file=sys.stderr)
     if not lines:
         print(
-            f"Nothing is kept in {place.folder} yet. `lisse report` and `lisse measure` put profiles there.",
+            f"Nothing is kept in {store.folder} yet. `lisse report` and `lisse measure` put profiles there.",
             file=sys.stderr,
         )
     elif not as_json:
-        print(f"{len(lines)} profiles in {place.folder / 'profiles'}. --json names the files.", file=sys.stderr)
+        print(f"{len(lines)} profiles in {store.folder / 'profiles'}. --json names the files.", file=sys.stderr)
 
 
-def described(profile: Any) -> dict[str, Any]:
+def _check(store: Any) -> None:
+    sound, damaged, left = store.check()
+    print(f"{sound} whole, {len(damaged)} damaged, {left} left by killed runs and removed, in {store.folder}.")
+    if damaged:
+        raise Failed(f"damaged, and safe to delete: {', '.join(map(str, damaged))}")
+
+
+def _summary(profile: Any) -> dict[str, Any]:
     """One profile as plain values."""
-    from lisse.cli.table import shown
-    from lisse.reporting.page.headline import headline_row, headlines
+    from lisse.cli.table import value_text
+    from lisse.reporting.page.headline import headline_rows
 
-    said = profile.provenance
-    data = said.get("data") if isinstance(said.get("data"), Mapping) else {}
-    lines = headlines((part.instrument, {each.name: each for each in part.quantities}) for part in profile.parts)
-    found = {line.label: headline_row(profile, line) for line in lines}
+    data = profile.provenance.get("data")
     return {
         "model": profile.name,
-        "data": str(data.get("name", "?")),
-        "date": str(said.get("date", "?")),
+        "data": str(data.get("name", "?") if isinstance(data, Mapping) else "?"),
+        "date": str(profile.provenance.get("date", "?")),
         "instruments": [part.instrument for part in profile.parts if part.rows],
-        "headline": {label: shown(row) for label, row in found.items() if row is not None},
+        "headline": {label: value_text(row) for label, row in headline_rows(profile).items()},
     }

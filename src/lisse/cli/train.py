@@ -9,15 +9,18 @@ import sys
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from lisse.cli import fields
 from lisse.cli.outcome import arguments
 
 DIVERGED = 4
+# What goes to lisse.train as it is.
+TRAIN_OPTIONS = (
+    "seed", "device", "devices", "out", "precision", "channels_last", "head", "checkpoint_seconds", "tensorboard",
+)  # fmt: skip
 
 
-def own_options() -> list[click.Parameter]:
+def command_options() -> list[click.Parameter]:
     """What the command takes beside the fields of a recipe."""
     return [
         click.Argument(["model"]),
@@ -42,6 +45,12 @@ def own_options() -> list[click.Parameter]:
         click.Option(["--channels-last/--no-channels-last"], default=None, help="Of images.  [default: on CUDA]"),
         click.Option(["--classes"], type=click.IntRange(min=1), help="Replace the classifier by one of as many."),
         click.Option(["--head"], metavar="MODULE", help="The classifier.  [default: the last linear layer]"),
+        click.Option(
+            ["--penalty", "penalties"],
+            multiple=True,
+            metavar="NAME=WEIGHT[@LAYER]",
+            help="isometric=0.1@LAYER, gradient=0.1 or jacobian=0.01; LAYER head:in is what enters the classifier.",
+        ),
         click.Option(["--measure"], metavar="INSTRUMENT[,…]", help="Measure the test data while training."),
         click.Option(["--every"], type=click.IntRange(min=1), default=1, help="Epochs between them.  [default: 1]"),
         click.Option(["--tensorboard"], is_flag=True, help="Also write the log for TensorBoard."),
@@ -55,32 +64,25 @@ def own_options() -> list[click.Parameter]:
     ]  # fmt: skip
 
 
-class Trainer(click.Command):
+class Trainer(fields.FieldCommand):
     """A command whose options are its own and every field of a recipe, which are known when they are needed."""
 
+    titles = ("Options", "Instead of what the recipe says")
+    fields_first = False
+    own_options = staticmethod(command_options)
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Own options, then the recipe's."""
+        """The command's options, then the recipe's."""
         from lisse.training.recipes import Recipe
 
-        own = own_options()
-        taken = {str(param.name) for param in own}
-        more = fields.options([Recipe], taken, left_out={"epochs"})
-        for option in more:
+        params = self.own_options()
+        recipe = fields.options([Recipe], {str(param.name) for param in params}, left_out={"epochs", "penalties"})
+        for option in recipe:
             option.help = str(option.help).partition("  [default")[0]
-        return [*own, *more, *super().get_params(ctx)]
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Two sections of options."""
-        params = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        records = [(param, param.get_help_record(ctx)) for param in params]
-        own = [record for param, record in records if record and str(param.name).startswith("field_")]
-        rest = [record for param, record in records if record and not str(param.name).startswith("field_")]
-        for title, some in (("Options", rest), ("Instead of what the recipe says", own)):
-            with formatter.section(title):
-                formatter.write_dl(some)
+        return [*params, *recipe, *super().get_params(ctx)]
 
 
-def run(**values: Any) -> None:
+def _train(**values: Any) -> None:
     """Load, train, print."""
     import lisse
     from lisse.models import tokenizer_for
@@ -116,61 +118,58 @@ def run(**values: Any) -> None:
             "augment",
             "seed",
         )
+        options = {key: values[key] for key in TRAIN_OPTIONS}
         with arguments(ctx, *names):
-            found = lisse.train(
-                model,
-                data,
-                recipe=recipe,
-                seed=values["seed"],
-                device=values["device"],
-                devices=values["devices"],
-                test=test,
-                out=values["out"],
-                callbacks=watches,
-                precision=values["precision"],
-                channels_last=values["channels_last"],
-                head=values["head"],
-                checkpoint_seconds=values["checkpoint_seconds"],
-                tensorboard=values["tensorboard"],
-                progress=bar,
-            )
+            training = lisse.train(model, data, recipe=recipe, test=test, callbacks=watches, progress=bar, **options)
     if not _first_process():
         return
-    _print(found, measured=bool(watches))
-    if found.status == "diverged":
+    _print(training, measured=bool(watches))
+    if training.status != "finished":
         ctx.exit(DIVERGED)
 
 
-def _print(found: Any, *, measured: bool) -> None:
-    from lisse.cli.table import number, print_table
+def _print(training: Any, *, measured: bool) -> None:
+    from lisse.cli.table import number_text, print_table
+    from lisse.training.overfitting import WATCHED
 
-    frame = list(found.log)
-    columns = [name for name in found.log.columns if name != "step"]
-    shown = frame if len(frame) <= 12 else [*frame[:3], *frame[-7:]]
-    if shown:
-        print_table(columns, [[number(row[name]) if name in row else "" for name in columns] for row in shown])
+    log = list(training.log)
+    columns = [name for name in training.log.columns if name != "step"]
+    lines = log if len(log) <= 12 else [*log[:3], *log[-7:]]
+    if lines:
+        print_table(columns, [[number_text(line[name]) if name in line else "" for name in columns] for line in lines])
         print()
-    if found.status == "diverged":
-        print(f"Diverged: the loss of step {found.step:,} of {found.steps:,} is not finite.")
-    elif found.test is not None and found.test.accuracy is not None:
-        score = found.test
+    if training.status == "diverged":
+        print(f"Diverged: the loss of step {training.step:,} of {training.steps:,} is not finite.")
+    elif training.status == "collapsed":
+        usual, harder = (log[-1][name] for name in WATCHED)
+        print(
+            f"Collapsed by step {training.step:,} of {training.steps:,}, catastrophic overfitting: accuracy "
+            f"{usual:.2f} under the training's own adversary, {harder:.2f} under PGD. Try --adversary pgd, or a "
+            "smaller --eps."
+        )
+    elif training.test is not None and training.test.accuracy is not None:
+        score = training.test
         print(
             f"Test accuracy {score.accuracy:.2%} [{score.low:.2%}, {score.high:.2%}] "
-            f"on {score.n:,} samples, error {score.error:.2%}, loss {number(score.loss)}."
+            f"on {score.n:,} samples, error {score.error:.2%}, loss {number_text(score.loss)}."
         )
-    elif found.test is not None:
-        print(f"Test loss {number(found.test.loss)} on {found.test.n:,} samples.")
-    steps = f"{found.steps:,} steps" if found.status == "finished" else f"{found.step:,} of {found.steps:,} steps"
-    epochs = "1 epoch" if found.epoch == 1 else f"{number(found.epoch)} epochs"
-    print(f"{steps}, {epochs}, {found.seconds:.1f} s of training.")
+    elif training.test is not None:
+        print(f"Test loss {number_text(training.test.loss)} on {training.test.n:,} samples.")
+    steps = (
+        f"{training.steps:,} steps"
+        if training.status == "finished"
+        else f"{training.step:,} of {training.steps:,} steps"
+    )
+    epochs = "1 epoch" if training.epoch == 1 else f"{number_text(training.epoch)} epochs"
+    print(f"{steps}, {epochs}, {training.seconds:.1f} s of training.")
     sys.stdout.flush()
-    where = shlex.quote(str(found.checkpoint))
-    what = "weights" if found.status == "finished" else "last good weights"
-    print(f"Saved {where} ({what}), {found.out / 'log.csv'}.", file=sys.stderr)
-    profiles = found.out / "profiles"
+    checkpoint = shlex.quote(str(training.checkpoint))
+    weights = "weights" if training.status == "finished" else "last good weights"
+    print(f"Saved {checkpoint} ({weights}), {training.out / 'log.csv'}.", file=sys.stderr)
+    profiles = training.out / "profiles"
     if measured and profiles.is_dir():
-        where = shlex.quote(str(found.out))
-        print(f"Profiles: {profiles}. Draw them: lisse figure time {where} -o time.png", file=sys.stderr)
+        folder = shlex.quote(str(training.out))
+        print(f"Profiles: {profiles}. Draw them: lisse figure time {folder} -o time.png", file=sys.stderr)
     elif measured:
         print("Nothing was measured: the run had ended before. Choose another folder with --out.", file=sys.stderr)
 
@@ -182,24 +181,22 @@ def _recipe(ctx: click.Context, values: dict[str, Any]) -> Any:
     if name not in RECIPES:
         near = difflib.get_close_matches(name, RECIPES, n=3, cutoff=0.4) or list(RECIPES)
         raise click.UsageError(f"no recipe {name!r}. The nearest: {', '.join(near)}", ctx)
-    given = {
-        key.removeprefix("field_"): value
-        for key, value in values.items()
-        if key.startswith("field_") and ctx.get_parameter_source(key) is ParameterSource.COMMANDLINE
-    }
+    changes = {key.removeprefix("field_"): value for key, value in fields.typed(ctx).items()}
     if values["epochs"] is not None:
-        given["epochs"] = values["epochs"]
+        changes["epochs"] = values["epochs"]
+    if values["penalties"]:
+        changes["penalties"] = values["penalties"]
     with arguments(ctx):
-        return dataclasses.replace(RECIPES[name], **given)
+        return dataclasses.replace(RECIPES[name], **changes)
 
 
-def _list(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if not wanted:
+def _list(ctx: click.Context, _: click.Parameter, listed: bool) -> None:
+    if not listed:
         return
     from lisse.cli.table import print_table
     from lisse.training import RECIPES
 
-    header = ["recipe", "optimizer", "lr", "batch", "epochs", "schedule", "weight decay", "crop, flip"]
+    header = ["recipe", "optimizer", "lr", "batch", "epochs", "schedule", "weight decay", "crop, flip", "smoother by"]
     lines = [
         [
             name,
@@ -210,11 +207,20 @@ def _list(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
             recipe.schedule,
             f"{recipe.weight_decay:g}",
             "yes" if recipe.augmentation else "no",
+            _means(recipe),
         ]
         for name, recipe in RECIPES.items()
     ]
-    print_table(header, lines, left=(0, 1, 5, 7))
+    print_table(header, lines, text_columns=(0, 1, 5, 7, 8))
     ctx.exit(0)
+
+
+def _means(recipe: Any) -> str:
+    """What a recipe does to make a network smoother."""
+    means = list(recipe.penalties)
+    means += [recipe.adversary] if recipe.adversary != "none" else []
+    means += [f"augmix {recipe.augmix:g}"] if recipe.augmix else []
+    return ", ".join(means + ([f"deform {recipe.deform:g} px"] if recipe.deform else []))
 
 
 def _model(values: dict[str, Any]) -> Any:
@@ -233,30 +239,21 @@ def _model(values: dict[str, Any]) -> Any:
 def _test(values: dict[str, Any], data: Any, tokenizer: Any) -> Any:
     import lisse
 
-    asked = values["test"]
-    if asked == "none":
+    source = values["test"]
+    if source == "none":
         return None
-    if asked is None or asked in ("train", "test", "validation", "all"):
-        test = lisse.load_data(values["data"], split=asked or "test", tokenizer=tokenizer)
+    if source is None or source in ("train", "test", "validation", "all"):
+        test = lisse.load_data(values["data"], split=source or "test", tokenizer=tokenizer)
         # Data without parts are the same whatever is asked for: no test, unless it was asked for.
-        same = asked is None and test.fingerprint() == data.fingerprint()
-        return None if same else test
-    return lisse.load_data(asked, split="test", tokenizer=tokenizer)
+        return None if source is None and test.fingerprint() == data.fingerprint() else test
+    return lisse.load_data(source, split="test", tokenizer=tokenizer)
 
 
 def _instruments(ctx: click.Context, names: str | None) -> list[Any]:
-    if names is None:
-        return []
-    from lisse.instruments import ALL
+    from lisse.instruments.by_name import kinds_named
 
-    known = {kind.__name__.lower(): kind for kind in ALL}
-    made = []
-    for name in (part.strip().lower() for part in names.split(",") if part.strip()):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or list(known)
-            raise click.UsageError(f"no instrument {name!r}. The nearest: {', '.join(near)}", ctx)
-        made.append(known[name]())
-    return made
+    with arguments(ctx):
+        return [] if names is None else [kind() for kind in kinds_named(names)]
 
 
 def _first_process() -> bool:
@@ -268,11 +265,11 @@ def _first_process() -> bool:
 command = Trainer(
     "train",
     options_metavar="--data SPEC --out DIR [OPTIONS]",
-    callback=run,
+    callback=_train,
     help="""Train a model by a recipe; the same command resumes.
 
     MODEL is zoo:NAME, hf:NAME, timm:NAME, torchvision:NAME, package.module:factory or a .safetensors checkpoint to
     fine-tune. The folder gets the final weights (model.safetensors), the log (log.csv) and the last two checkpoints.
-    Stopped at any moment, the same command goes on where it was. A run that diverges exits with code 4.
+    Stopped at any moment, the same command goes on where it was. A run that diverges or collapses exits with code 4.
     """,
 )

@@ -19,7 +19,7 @@ from lisse.data.dataset import Dataset
 from lisse.data.request import Request
 
 #: Names under which inputs and targets are commonly stored; ``{}`` is the split.
-PAIRS = (
+_PAIRS = (
     ("inputs_{}", "targets_{}"),
     ("{}_inputs", "{}_targets"),
     ("x_{}", "y_{}"),
@@ -35,8 +35,8 @@ PAIRS = (
     ("data", "target"),
 )
 #: Targets that may go with any inputs of the same split (or of none).
-TARGETS = ("targets", "target", "labels", "label", "y", "Y")
-SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", "dev")
+_TARGETS = ("targets", "target", "labels", "label", "y", "Y")
+_SPLIT_WORDS = ("train", "training", "test", "testing", "val", "valid", "validation", "dev")
 
 
 def read_npz(path: Path | str) -> dict[str, np.ndarray]:
@@ -68,7 +68,7 @@ def read_npz(path: Path | str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _read_npy(stream: IO[bytes], size: int, what: str) -> np.ndarray:
+def _read_npy(stream: IO[bytes], size: int, label: str) -> np.ndarray:
     """One .npy member of ``size`` bytes, its header checked against what is there."""
     try:
         version = np.lib.format.read_magic(stream)
@@ -79,23 +79,23 @@ def _read_npy(stream: IO[bytes], size: int, what: str) -> np.ndarray:
         else:
             raise ValueError(f"format version {version}")
     except Exception as error:  # the header is parsed as Python text, which can fail in any way
-        raise ValueError(f"read_npz: {what} must have a plain .npy header, got {str(error)[:100]}. {AGAIN}") from error
+        raise ValueError(f"read_npz: {label} must have a plain .npy header, got {str(error)[:100]}. {AGAIN}") from error
     if dtype.hasobject or dtype.kind not in "biufc":
         raise ValueError(
-            f"read_npz: {what} must hold numbers, got dtype {dtype}. Pickled objects are refused: they could run code."
+            f"read_npz: {label} must hold numbers, got dtype {dtype}. Pickled objects are refused: they could run code."
         )
     declared = math.prod(shape) * dtype.itemsize
     if declared > size or any(axis < 0 for axis in shape):
-        raise ValueError(f"read_npz: {what} must hold the {declared:,} bytes of shape {shape}, got {size:,}. {AGAIN}")
+        raise ValueError(f"read_npz: {label} must hold the {declared:,} bytes of shape {shape}, got {size:,}. {AGAIN}")
     content = bytearray()
     while len(content) < declared and (part := stream.read(min(declared - len(content), 1 << 20))):
         content += part
     if len(content) < declared:
         raise ValueError(
-            f"read_npz: {what} must hold the {declared:,} bytes of shape {shape}, got {len(content):,}. {AGAIN}"
+            f"read_npz: {label} must hold the {declared:,} bytes of shape {shape}, got {len(content):,}. {AGAIN}"
         )
     if stream.read(1):
-        raise ValueError(f"read_npz: {what} must hold {declared:,} bytes, got more. {AGAIN}")
+        raise ValueError(f"read_npz: {label} must hold {declared:,} bytes, got more. {AGAIN}")
     array = np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
     return array.astype(dtype.newbyteorder("="), copy=False)
 
@@ -119,7 +119,7 @@ def npz(
         raise ValueError(
             f"load_data: layout must be auto, nchw or nhwc, got {layout!r}. It says where the channels are."
         )
-    x, y = _chosen(read_npz(file), request, inputs, targets, file)
+    x, y = _arrays(read_npz(file), request, inputs, targets, file)
     if x.ndim == 0 or x.size == 0:
         raise ValueError(
             f"load_data: {file} must hold at least one sample, got inputs of shape {list(x.shape)}. Check the file."
@@ -129,23 +129,23 @@ def npz(
     return Dataset(file.stem, samples, None if y is None else torch.from_numpy(_labels(y, file)))
 
 
-def _chosen(
+def _arrays(
     arrays: dict[str, np.ndarray], request: Request, inputs: str, targets: str, file: Path
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The arrays of inputs and targets."""
     have = ", ".join(f"{name} {list(value.shape)}" for name, value in arrays.items()) or "no arrays"
-    for given in filter(None, (inputs, "" if targets == "none" else targets)):
-        if given not in arrays:
+    for name in filter(None, (inputs, "" if targets == "none" else targets)):
+        if name not in arrays:
             raise ValueError(
-                f"load_data: {file} must hold an array {given!r}, got {have}. Give ?inputs=NAME&targets=NAME."
+                f"load_data: {file} must hold an array {name!r}, got {have}. Give ?inputs=NAME&targets=NAME."
             )
     name = inputs or _usual(arrays, request.split)
     if not name:
-        others = [name for name in arrays if _split_of(name) not in ("", request.split)]
-        why = f"which array is the {request.split} input" if not others else f"what is {request.split!r}"
+        elsewhere = [name for name in arrays if _split_of(name) not in ("", request.split)]
+        why = f"which array is the {request.split} input" if not elsewhere else f"what is {request.split!r}"
         raise ValueError(f"load_data: {file} must say {why}, got {have}. Give ?inputs=NAME&targets=NAME.")
     if not inputs and not _split_of(name):
-        request.whole(str(file))
+        request.warn_of_no_splits(str(file))
     if targets:
         return arrays[name], arrays.get(targets)
     answers = _answers(arrays, name)
@@ -154,29 +154,31 @@ def _chosen(
 
 def _split_of(name: str) -> str:
     """The split that an array's name speaks of, or nothing."""
-    return next((part for part in re.split(r"[^a-z]+", name.lower()) if part in SPLITS), "")
+    return next((part for part in re.split(r"[^a-z]+", name.lower()) if part in _SPLIT_WORDS), "")
 
 
 def _usual(arrays: dict[str, np.ndarray], split: str) -> str:
     """The inputs of ``split`` under their usual name; arrays of another split are never taken for it."""
-    named = [first.format(split) for first, _ in PAIRS if "{}" in first]
-    alone = [first for first, _ in PAIRS if "{}" not in first]
-    divided = any(first.format(each) in arrays for first, _ in PAIRS if "{}" in first for each in SPLITS)
-    found = next((name for name in (named if divided else [*named, *alone]) if name in arrays), "")
-    if not found and len(arrays) == 1 and _split_of(next(iter(arrays))) in ("", split):
+    by_split = [first.format(split) for first, _ in _PAIRS if "{}" in first]
+    alone = [first for first, _ in _PAIRS if "{}" not in first]
+    divided = any(first.format(word) in arrays for first, _ in _PAIRS if "{}" in first for word in _SPLIT_WORDS)
+    usual = next((name for name in (by_split if divided else [*by_split, *alone]) if name in arrays), "")
+    if not usual and len(arrays) == 1 and _split_of(next(iter(arrays))) in ("", split):
         return next(iter(arrays))
-    return found
+    return usual
 
 
 def _answers(arrays: dict[str, np.ndarray], name: str) -> str:
     """The targets that belong to the inputs ``name``: their usual partner, else any usual name of the same split."""
     split = _split_of(name)
-    partners = [b.format(each) for a, b in PAIRS for each in (SPLITS if "{}" in a else ("",)) if a.format(each) == name]
-    others = [form for each in TARGETS for form in ((f"{each}_{split}", f"{split}_{each}") if split else (each,))]
+    partners = [
+        b.format(word) for a, b in _PAIRS for word in (_SPLIT_WORDS if "{}" in a else ("",)) if a.format(word) == name
+    ]
+    forms = [form for word in _TARGETS for form in ((f"{word}_{split}", f"{split}_{word}") if split else (word,))]
     count = arrays[name].shape[:1]
-    sure = (*partners, *(others if split else ()))  # others must at least have one entry per sample
-    return next((each for each in sure if each in arrays and each != name), "") or next(
-        (each for each in others if each in arrays and each != name and arrays[each].shape[:1] == count), ""
+    sure = (*partners, *(forms if split else ()))  # others must at least have one entry per sample
+    return next((word for word in sure if word in arrays and word != name), "") or next(
+        (word for word in forms if word in arrays and word != name and arrays[word].shape[:1] == count), ""
     )
 
 

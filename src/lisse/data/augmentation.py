@@ -42,8 +42,8 @@ class CropFlip:
         columns = torch.arange(w, device=padded.device)
         columns = draws[1][:, None] + torch.where(draws[2][:, None].bool(), w - 1 - columns, columns)  # [m, w]
         pixels = rows[:, :, None] * wide + columns[:, None, :]  # [m, h, w]
-        found = padded.reshape(-1, c).index_select(0, pixels.reshape(-1))
-        return found.view(len(samples), h, w, c).permute(0, 3, 1, 2)
+        colours = padded.reshape(-1, c).index_select(0, pixels.reshape(-1))
+        return colours.view(len(samples), h, w, c).permute(0, 3, 1, 2)
 
 
 def crop_flip(

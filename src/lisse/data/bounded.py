@@ -10,27 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-#: Nothing is unpacked beyond this many bytes, whatever its size on disk.
-CEILING = 8 << 30
-#: A packed file may grow this much (real pictures and text grow 2 to 20 times; a decompression bomb 1000 times) …
-RATIO = 200
-#: … and a small one at least to this size.
-FLOOR = 64 << 20
+from lisse.profile_file.container import CEILING, allowance
 
+#: Bytes of a file that is read as a whole: as Python objects its texts take several times that.
+MOST = 1 << 30
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 AGAIN = "The file is damaged or not what its name says: delete it and copy or download it again."
 
 
-def allowance(packed: int) -> int:
-    """How many bytes a file of ``packed`` bytes may unpack to."""
-    return min(CEILING, max(FLOOR, RATIO * packed))
-
-
-def check_unpacked(function: str, path: Path | str, packed: int, unpacked: int) -> None:
-    """Refuse a file that declares more content than :func:`allowance`."""
-    if unpacked > allowance(packed):
+def check_unpacked(function: str, path: Path | str, packed: int, unpacked: int, most: int = CEILING) -> None:
+    """Refuse a file that declares more content than :func:`allowance`, or than ``most``."""
+    if unpacked > min(most, allowance(packed)):
         raise ValueError(
-            f"{function}: {path} must not unpack to more than {allowance(packed):,} bytes, "
+            f"{function}: {path} must not unpack to more than {min(most, allowance(packed)):,} bytes, "
             f"got {unpacked:,} from {packed:,}. "
             "Such a file is a decompression bomb or damaged; if it is really data, store it uncompressed."
         )
@@ -68,11 +60,11 @@ class _Xz:
         """Up to ``count`` bytes, at least one before the end."""
         while True:
             if self.unpacker.eof:
-                rest = self.unpacker.unused_data or self.raw.read(1 << 16)
-                if not rest:
+                more = self.unpacker.unused_data or self.raw.read(1 << 16)
+                if not more:
                     return b""
                 self.unpacker = lzma.LZMADecompressor(memlimit=1 << 28)
-                packed = rest
+                packed = more
             else:
                 packed = self.raw.read(1 << 16) if self.unpacker.needs_input else b""
                 if not packed and self.unpacker.needs_input:
@@ -101,12 +93,17 @@ class Metered:
             pass
 
 
-def read_all(function: str, path: Path) -> bytes:
-    """Everything in a plain, gzip or xz file, within its allowance."""
-    most = allowance(path.stat().st_size) if path.is_file() else 0
+def read_all(function: str, path: Path, *, most: int = MOST) -> bytes:
+    """Everything in a plain, gzip or xz file, within its allowance and ``most`` bytes."""
+    size = path.stat().st_size if path.is_file() else 0
+    if size > most:  # before a byte of it is read
+        raise ValueError(
+            f"{function}: {path} must be at most {most:,} bytes, got {size:,}. Everything in it is held in memory: "
+            "cut it into parts."
+        )
     with opened(function, path) as stream:
-        content = read_exactly(stream, most + 1)
-    check_unpacked(function, path, path.stat().st_size, len(content))
+        content = read_exactly(stream, min(most, allowance(size)) + 1)
+    check_unpacked(function, path, size, len(content), most)
     return content
 
 

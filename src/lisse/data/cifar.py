@@ -18,11 +18,12 @@ from lisse.data.arrays import read_npz
 from lisse.data.bounded import AGAIN, DAMAGED, Metered, check_unpacked
 from lisse.data.dataset import Dataset
 from lisse.data.download import CIFAR10, fetch
-from lisse.data.pickles import LARGEST, read_pickle
-from lisse.data.request import Request, may_download
+from lisse.data.pickles import LARGEST_BATCH, read_pickle
+from lisse.data.request import Request
+from lisse.libraries import may_download
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-RECORD = 1 + 3 * 32 * 32
+_RECORD = 1 + 3 * 32 * 32
 SIDE, COLUMNS, ROWS = 32, 20, 500
 #: Images in every batch: a file with another number of them is not CIFAR-10.
 BATCH = 10_000
@@ -36,7 +37,7 @@ OFFICIAL = {
     "data_batch_5": (31035623, "482c414d41f54cd18b22e5b47cb7c3cb"),
     "test_batch": (31035526, "40351d587109b95175f43aff81a1287e"),
 }
-FOLDERS = ("cifar10", "cifar-10", "CIFAR10", "")
+_FOLDERS = ("cifar10", "cifar-10", "CIFAR10", "")
 BATCHES = {"train": tuple(f"data_batch_{k}" for k in range(1, 6)), "test": ("test_batch",)}
 SHEETS = {"train": tuple(f"train_{k}.webp" for k in range(5)), "test": ("test.webp",)}
 
@@ -47,32 +48,32 @@ def cifar10(request: Request, *, download: bool = False) -> Dataset:
     Files are read once per process; every call hands out a copy, so that changing one changes no other.
     """
     split = request.one_of("cifar10", "train", "test")
-    found = find(split)
-    if not found and may_download(download):
+    files = cifar_files(split)
+    if not files and may_download(download):
         fetch(CIFAR10[0], places.cache_folder() / "data" / "cifar10", tell=request.progress)
-        found = find(split)
-    if not found:
+        files = cifar_files(split)
+    if not files:
         raise ValueError(
             f"load_data: 'cifar10' must be in one of {places.searched()}, got nothing there. "
             "Put cifar-10-python.tar.gz (or its files) into a folder cifar10 there, or ask for the download: "
             "'cifar10?download=true' or LISSE_DOWNLOAD=1."
         )
-    images, labels = _read(tuple((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in found), split)
-    chosen = request.choose(len(images))
-    if chosen is None:
+    images, labels = _read(tuple((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files), split)
+    order = request.choose(len(images))
+    if order is None:
         return Dataset("cifar10", images.clone(), labels.clone(), classes=CLASSES)
-    return Dataset("cifar10", images[chosen], labels[chosen], classes=CLASSES)
+    return Dataset("cifar10", images[order], labels[order], classes=CLASSES)
 
 
-def find(split: str) -> list[Path]:
+def cifar_files(split: str) -> list[Path]:
     """The files of ``split`` in the first place that has them all, in one of the forms."""
     pickles = [(name,) for name in BATCHES[split]]
     binary = [(f"{name}.bin",) for name in BATCHES[split]]
     sheets = [(name,) for name in (*SHEETS[split], "labels.npz")]
     archives = ("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz")
-    for folder in places.candidates(FOLDERS):
+    for folder in places.candidates(_FOLDERS):
         inner = (folder, folder / "cifar-10-batches-py", folder / "cifar-10-batches-bin")
-        for where in (place for place in inner if place.is_dir()):
+        for where in (path for path in inner if path.is_dir()):
             for names in (pickles, binary, sheets):
                 if all((where / name[0]).is_file() for name in names):
                     return [where / name[0] for name in names]
@@ -99,9 +100,9 @@ def _read(files: tuple[tuple[str, int, int], ...], split: str) -> tuple[Tensor, 
 
 def _small(path: Path) -> bool:
     size = path.stat().st_size
-    if size > LARGEST:
+    if size > LARGEST_BATCH:
         raise ValueError(
-            f"load_data: {path} must have at most {LARGEST:,} bytes, got {size:,}. It is not a CIFAR-10 batch."
+            f"load_data: {path} must have at most {LARGEST_BATCH:,} bytes, got {size:,}. It is not a CIFAR-10 batch."
         )
     return True
 
@@ -121,20 +122,22 @@ def _labelled(images: np.ndarray, labels: np.ndarray, count: int, path: Path | s
 
 def _binary(content: bytes, name: str, path: Path | str) -> tuple[Tensor, Tensor]:
     """Records of one label byte and 3 × 32 × 32 pixel bytes."""
-    if len(content) == 0 or len(content) % RECORD:
-        raise ValueError(f"load_data: {path} must hold records of {RECORD} bytes, got {len(content):,} bytes. {AGAIN}")
-    records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+    if len(content) == 0 or len(content) % _RECORD:
+        raise ValueError(f"load_data: {path} must hold records of {_RECORD} bytes, got {len(content):,} bytes. {AGAIN}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
     return _labelled(records[:, 1:], records[:, 0], BATCH, path)
 
 
 def _pickled(content: bytes, name: str, path: Path | str) -> tuple[Tensor, Tensor]:
     """A batch of the python version: ``data`` [n, 3072] bytes, ``labels`` a list."""
-    size, known = OFFICIAL.get(name, (-1, ""))
-    if len(content) == size and hashlib.md5(content, usedforsecurity=False).hexdigest() != known:
-        raise ValueError(f"load_data: {path} must have md5 {known}, got another content of the official size. {AGAIN}")
+    size, md5 = OFFICIAL.get(name, (-1, ""))
+    if len(content) == size and hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
+        raise ValueError(f"load_data: {path} must have md5 {md5}, got another content of the official size. {AGAIN}")
     batch = read_pickle(content, path)
     data, labels = batch.get("data"), batch.get("labels")
-    if not (isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 2 and data.shape[1] == RECORD - 1):
+    if not (
+        isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 2 and data.shape[1] == _RECORD - 1
+    ):
         raise ValueError(f"load_data: {path} must hold 'data' as bytes [n, 3072], got {type(data).__name__}. {AGAIN}")
     if isinstance(labels, list) and all(type(label) is int and -(1 << 31) < label < 1 << 31 for label in labels):
         labels = np.array(labels, np.int64)
@@ -148,7 +151,7 @@ def _archive(path: Path, split: str) -> list[tuple[Tensor, Tensor]]:
 
     The archive is read to its very end, because only there gzip compares its checksum (``r|gz`` never does).
     """
-    found: dict[str, tuple[Tensor, Tensor]] = {}
+    batches: dict[str, tuple[Tensor, Tensor]] = {}
     try:
         with gzip.open(path) as unpacked:
             stream = Metered("load_data", path, cast(IO[bytes], unpacked))
@@ -158,21 +161,21 @@ def _archive(path: Path, split: str) -> list[tuple[Tensor, Tensor]]:
                     if not member.isfile() or name.removesuffix(".bin") not in BATCHES[split]:
                         check_unpacked("load_data", f"{path} ({name})", path.stat().st_size, member.size)
                         continue
-                    if member.size > LARGEST:
+                    if member.size > LARGEST_BATCH:
                         raise ValueError(
                             f"load_data: {path} must hold batches of 31 MB, got {name} with {member.size:,}. {AGAIN}"
                         )
                     inner = archive.extractfile(member)
                     content = inner.read() if inner else b""
                     read = _binary if name.endswith(".bin") else _pickled
-                    found[name.removesuffix(".bin")] = read(content, name, f"{path} ({name})")
+                    batches[name.removesuffix(".bin")] = read(content, name, f"{path} ({name})")
             stream.drain()
     except (tarfile.TarError, *DAMAGED) as error:
         raise ValueError(f"load_data: {path} must be a complete archive, got {error}. {AGAIN}") from error
-    missing = [name for name in BATCHES[split] if name not in found]
+    missing = [name for name in BATCHES[split] if name not in batches]
     if missing:
         raise ValueError(f"load_data: {path} must hold {', '.join(missing)}, got an archive without. {AGAIN}")
-    return [found[name] for name in BATCHES[split]]
+    return [batches[name] for name in BATCHES[split]]
 
 
 def _sheets(paths: list[Path], labels_file: Path, split: str) -> tuple[Tensor, Tensor]:

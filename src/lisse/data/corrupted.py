@@ -20,17 +20,20 @@ from lisse.data.bounded import AGAIN
 from lisse.data.dataset import Dataset, check_seed
 from lisse.data.download import Remote, fetch
 from lisse.data.images import read_image
-from lisse.data.request import Request, may_download
+from lisse.data.request import Request
+from lisse.libraries import may_download
 from lisse.maths.corruption import CORRUPTIONS, EXTRA, MAIN, corrupt
 from lisse.maths.corruption.parameters import Variant
+from lisse.profile_file import writing
+from lisse.profile_file.replacement import remove_left
 from lisse.progress import Event, Listener
 
-FOLDERS = ("cifar10-c", "CIFAR-10-C", "cifar-10-c")
+_FOLDERS = ("cifar10-c", "CIFAR-10-C", "cifar-10-c")
 SEVERITIES = 5
 #: Images of a severity: those of CIFAR-10's test set, in its order.
 IMAGES = 10_000
 SHAPE = (32, 32, 3)
-RECORD = "made.json"
+_ORIGIN = "made.json"
 #: Images corrupted between two words of progress.
 _STEP = 1000
 
@@ -55,21 +58,21 @@ def frost_textures(*, download: bool = False, progress: Listener | None = None) 
     (or ``LISSE_DOWNLOAD=1``) they are fetched from their authors' repository into the cache and checked against their
     SHA-256. They are Apache-2.0 and not part of lisse.
     """
-    found = places.find(("frost",), [(remote.name,) for remote in FROST])
-    if found is None and may_download(download):
+    files = places.files_in(("frost",), [(remote.name,) for remote in FROST])
+    if files is None and may_download(download):
         folder = places.cache_folder() / "data" / "frost"
-        found = [fetch(remote, folder, tell=progress) for remote in FROST]
-    if found is None:
+        files = [fetch(remote, folder, tell=progress) for remote in FROST]
+    if files is None:
         raise ValueError(
             f"frost_textures: frost1.png … frost6.jpg must be in a folder frost in one of {places.searched()}, got "
             "nothing there. Copy them, or ask for the download: frost_textures(download=True) or LISSE_DOWNLOAD=1."
         )
-    return tuple(torch.from_numpy(np.ascontiguousarray(read_image(path))) for path in found)
+    return tuple(torch.from_numpy(np.ascontiguousarray(read_image(path))) for path in files)
 
 
-def find() -> Path | None:
+def cifar10_c_folder() -> Path | None:
     """The first folder of CIFAR-10-C that holds labels."""
-    return next((folder for folder in places.candidates(FOLDERS) if (folder / "labels.npy").is_file()), None)
+    return next((folder for folder in places.candidates(_FOLDERS) if (folder / "labels.npy").is_file()), None)
 
 
 def present(folder: Path) -> list[str]:
@@ -96,7 +99,7 @@ def cifar10_c(request: Request, *, corruption: str = "", severity: int = 0) -> D
             f"load_data: the option severity of 'cifar10-c' must be 1 … {SEVERITIES}, got {severity}. "
             "Leave it out for all five."
         )
-    folder = find()
+    folder = cifar10_c_folder()
     if folder is None or not (folder / f"{corruption}.npy").is_file():
         where = f"{folder} has {', '.join(present(folder)) or 'none'}" if folder else "got nothing there"
         raise ValueError(
@@ -109,13 +112,13 @@ def cifar10_c(request: Request, *, corruption: str = "", severity: int = 0) -> D
     if severity:
         part = slice((severity - 1) * IMAGES, severity * IMAGES)
         images, labels = images[part], labels[part]
-    chosen = request.choose(len(images))
+    subset = request.choose(len(images))
     # Sorted, so that the file is read from front to back; then put in the order asked for.
-    order = np.arange(len(images)) if chosen is None else np.sort(chosen.numpy())
+    order = np.arange(len(images)) if subset is None else np.sort(subset.numpy())
     pixels = torch.from_numpy(np.ascontiguousarray(images[order].transpose(0, 3, 1, 2)))
     targets = torch.from_numpy(labels[order].astype(np.int64))
-    if chosen is not None:
-        back = torch.from_numpy(np.searchsorted(order, chosen.numpy()))
+    if subset is not None:
+        back = torch.from_numpy(np.searchsorted(order, subset.numpy()))
         pixels, targets = pixels[back], targets[back]
     if int(targets.min()) < 0 or int(targets.max()) > 9:
         raise ValueError(f"load_data: {folder / 'labels.npy'} must hold labels in 0 … 9, got others. {AGAIN}")
@@ -146,7 +149,7 @@ def check_corruptions(function: str, names: Iterable[str]) -> tuple[str, ...]:
     import difflib
 
     groups = {"all": CORRUPTIONS, "main": MAIN, "extra": EXTRA}
-    chosen: set[str] = set()
+    selection: set[str] = set()
     for name in names:
         if name not in groups and name not in CORRUPTIONS:
             near = difflib.get_close_matches(name.lower().replace("-", "_"), CORRUPTIONS, 1, 0.5)
@@ -155,8 +158,8 @@ def check_corruptions(function: str, names: Iterable[str]) -> tuple[str, ...]:
                 f"{function}: corruptions must be among {', '.join(CORRUPTIONS)} (or main, extra, all), "
                 f"got {name!r}. {ask}"
             )
-        chosen.update(groups.get(name, (name,)))
-    return tuple(name for name in CORRUPTIONS if name in chosen or not chosen)
+        selection.update(groups.get(name, (name,)))
+    return tuple(name for name in CORRUPTIONS if name in selection or not selection)
 
 
 def make_cifar10_c(
@@ -188,11 +191,12 @@ def make_cifar10_c(
         )
     if clean.targets is None or len(images) == 0:
         raise ValueError(f"make_cifar10_c: clean must have labels, got {clean!r}. load_data('cifar10') has them.")
-    folder = Path(out).expanduser() if out is not None else places.cache_folder() / "data" / FOLDERS[0]
+    folder = Path(os.path.expanduser(out)) if out is not None else places.cache_folder() / "data" / _FOLDERS[0]
     textures = frost_textures(download=download, progress=progress) if "frost" in names else None
     _check_folder(folder, {"seed": seed, "variant": variant, "clean": clean.fingerprint()})
-    missing = [name for name in names if not (folder / f"{name}.npy").exists()]
+    remove_left(folder)  # of calls that were killed
     shape = (SEVERITIES * len(images), *SHAPE)
+    missing = [name for name in names if not _sound(folder / f"{name}.npy", shape)]
     need, free = len(missing) * int(np.prod(shape)), shutil.disk_usage(folder).free
     if need > free:
         raise OSError(
@@ -200,7 +204,7 @@ def make_cifar10_c(
             "Make fewer corruptions, or choose another folder."
         )
     labels = np.tile(clean.targets.numpy().astype(np.uint8), SEVERITIES)
-    if not (folder / "labels.npy").exists():
+    if not _sound(folder / "labels.npy", labels.shape):
         _write(folder / "labels.npy", labels.shape, [labels])
     for name in names:
         if name not in missing:
@@ -211,17 +215,25 @@ def make_cifar10_c(
     return [folder / f"{name}.npy" for name in names] + [folder / "labels.npy"]
 
 
+def _sound(path: Path, shape: tuple[int, ...]) -> bool:
+    """Whether a file is there, with all of its bytes."""
+    try:
+        return _mapped(path, shape, "u1").shape == shape
+    except ValueError:
+        return False
+
+
 def _check_folder(folder: Path, how: dict[str, Any]) -> None:
     """Make the folder and its record, or see that it was made the same way."""
     folder.mkdir(parents=True, exist_ok=True)
-    record = folder / RECORD
+    record = folder / _ORIGIN
     if record.is_file():
         try:
             before = json.loads(record.read_text("utf-8"))
-            same = all(before[key] == value for key, value in how.items())
+            equal = all(before[key] == value for key, value in how.items())
         except (ValueError, KeyError, TypeError):
-            before, same = {}, False
-        if not same:
+            before, equal = {}, False
+        if not equal:
             got = ", ".join(f"{key} {before.get(key)!r}" for key in how) if isinstance(before, dict) else "no record"
             raise ValueError(
                 f"make_cifar10_c: {folder} must have been made with the same seed, variant and clean images, got "
@@ -233,9 +245,8 @@ def _check_folder(folder: Path, how: dict[str, Any]) -> None:
             f"make_cifar10_c: out must be a new folder or one that lisse made, got {folder} with .npy files of others. "
             "Ours are not mixed with the official ones: choose another folder."
         )
-    temporary = folder / f"{RECORD}.part"
-    temporary.write_text(json.dumps({"by": f"lisse {__version__}", **how}, indent=2) + "\n", "utf-8")
-    os.replace(temporary, record)
+    with writing(record) as file:
+        file.write((json.dumps({"by": f"lisse {__version__}", **how}, indent=2) + "\n").encode())
 
 
 def _corrupted(
@@ -248,21 +259,15 @@ def _corrupted(
         generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
         for begin in range(0, len(images), _STEP):
             part = images[begin : begin + _STEP]
-            made = corrupt(part, name, severity, generator=generator, textures=textures, variant=variant)
-            yield made.permute(0, 2, 3, 1).contiguous().numpy()
+            corrupted = corrupt(part, name, severity, generator=generator, textures=textures, variant=variant)
+            yield corrupted.permute(0, 2, 3, 1).contiguous().numpy()
             if progress:
                 progress(Event(name, (severity - 1) * len(images) + begin + len(part), total, "images"))
 
 
 def _write(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray]) -> None:
     """A .npy file of bytes, which appears when it is whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as stream:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(stream, header)
-            for part in parts:
-                stream.write(np.ascontiguousarray(part).data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path) as stream:
+        np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        for part in parts:
+            stream.write(np.ascontiguousarray(part).data)

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lisse.identity import hash_tensor
+
 
 class Batch(NamedTuple):
     """Consecutive samples: ``inputs`` (images as floats in [0, 1]), ``targets`` if any, ``start`` the first's index."""
@@ -17,6 +19,11 @@ class Batch(NamedTuple):
     inputs: Tensor | dict[str, Tensor]
     targets: Tensor | None
     start: int
+
+    @property
+    def size(self) -> int:
+        """How many samples there are."""
+        return len(next(iter(self.inputs.values())) if isinstance(self.inputs, dict) else self.inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +38,11 @@ class Dataset:
         lengths: for text, the valid tokens of each sample ``[n]``: padding is not data.
         partner: the other side of pairs: a Dataset of as many samples in the same order.
         classes: the names of the labels 0, 1, …; then every label must be one of them.
+        texts: for text, a digest of each text before it was tokenized, bytes ``[n, b]`` (:func:`text_digests`): what
+            the samples are, whoever tokenizes them.
+        tokenizer: what made tokens of the texts, in words.
 
-    The tensors are not copied: do not change them afterwards, ``fingerprint`` is computed once.
+    The tensors are not copied: do not change them afterwards, fingerprints are computed once.
     """
 
     name: str
@@ -41,11 +51,13 @@ class Dataset:
     lengths: Tensor | None = None
     partner: Dataset | None = None
     classes: tuple[str, ...] | None = None
-    _digest: list[str] = field(default_factory=list, init=False, repr=False)
+    texts: Tensor | None = None
+    tokenizer: str = ""
+    _digests: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check that everything speaks of the same samples."""
-        parts = _named(self.inputs)
+        parts = _keyed(self.inputs)
         count = len(next(iter(parts.values())))
         for key, value in parts.items():
             if len(value) != count:
@@ -68,6 +80,8 @@ class Dataset:
             _same_count(lengths, count, "lengths")
             object.__setattr__(self, "lengths", lengths)
             self._check_lengths(lengths, parts)
+        if self.texts is not None:
+            _same_count(_tensor(self.texts, "texts"), count, "texts")
         if self.partner is not None and len(self.partner) != count:
             raise ValueError(
                 f"Dataset: partner must have {count} samples, one for each of {self.name!r}, got {len(self.partner)}. "
@@ -83,7 +97,9 @@ class Dataset:
                 f"Dataset: lengths must be one number per sample, got shape {tuple(lengths.shape)}. "
                 "Give the count of valid tokens."
             )
-        longest = min((value.shape[1] for value in parts.values() if value.ndim > 1), default=0)
+        # A decoder may be given fewer tokens than the encoder, whose lengths these are.
+        masked = [parts["attention_mask"]] if "attention_mask" in parts else parts.values()
+        longest = min((value.shape[1] for value in masked if value.ndim > 1), default=0)
         low, high = int(lengths.min()), int(lengths.max())
         if low < 1 or high > longest:
             raise ValueError(
@@ -110,19 +126,39 @@ class Dataset:
 
     def __len__(self) -> int:
         """The number of samples."""
-        return len(next(iter(_named(self.inputs).values())))
+        return len(next(iter(_keyed(self.form).values())))
 
     def __repr__(self) -> str:
         shapes = {
             key: (tuple(value.shape), str(value.dtype).removeprefix("torch."))
-            for key, value in _named(self.inputs).items()
+            for key, value in _keyed(self.form).items()
         }
-        inputs = shapes if isinstance(self.inputs, dict) else next(iter(shapes.values()))
+        inputs = shapes if isinstance(self.form, dict) else next(iter(shapes.values()))
         more = [f"targets {tuple(self.targets.shape)}"] if self.targets is not None else []
         more += [f"{len(self.classes)} classes"] if self.classes else []
         more += ["lengths"] if self.lengths is not None else []
         more += [f"partner {self.partner.name!r}"] if self.partner is not None else []
         return f"Dataset({self.name!r}, {len(self)} samples, inputs {inputs}{''.join(', ' + m for m in more)})"
+
+    @property
+    def form(self) -> Tensor | dict[str, Tensor]:
+        """Shapes and dtypes of the inputs: tensors without numbers (on the device ``meta``)."""
+        inputs = self.inputs
+        if isinstance(inputs, dict):
+            return {key: torch.empty_like(value, device="meta") for key, value in inputs.items()}
+        return torch.empty_like(inputs, device="meta")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether samples are sequences of tokens: their lengths are known, or a tensor ``[n, t]`` holds token ids.
+
+        Token ids are ``input_ids``, or a lone tensor of integers; bytes are pixels.
+        """
+        form = self.form
+        ids = form.get("input_ids") if isinstance(form, dict) else form
+        return self.lengths is not None or (
+            ids is not None and ids.ndim == 2 and ids.dtype in (torch.int16, torch.int32, torch.int64)
+        )
 
     def batches(
         self, size: int, start: int = 0, stop: int | None = None, *, device: str | torch.device | None = None
@@ -156,24 +192,28 @@ class Dataset:
     def take(self, n: int) -> Dataset:
         """The first ``n`` samples, in order (views, no copy)."""
         self._count("take", n)
-        return self._each(lambda value: value[:n], self.partner and self.partner.take(n))
+        return self._changed(lambda value: value[:n], self.partner and self.partner.take(n))
 
     def subset(self, indices: Sequence[int] | Tensor) -> Dataset:
         """The samples at ``indices``, in that order; an index may repeat."""
-        chosen = torch.as_tensor(indices)
-        if chosen.ndim != 1 or chosen.is_floating_point() or chosen.dtype == torch.bool or len(chosen) == 0:
+        rows = self._indices(indices)
+        return self._changed(lambda value: value[rows.to(value.device)], self.partner and self.partner.subset(rows))
+
+    def _indices(self, indices: Sequence[int] | Tensor) -> Tensor:
+        rows = torch.as_tensor(indices)
+        if rows.ndim != 1 or rows.is_floating_point() or rows.dtype == torch.bool or len(rows) == 0:
             raise ValueError(
                 f"subset: indices must be a non-empty list of integers, "
-                f"got {chosen.dtype} of shape {tuple(chosen.shape)}. "
+                f"got {rows.dtype} of shape {tuple(rows.shape)}. "
                 "Turn a mask into indices with mask.nonzero().flatten()."
             )
-        chosen = chosen.long().cpu()
-        if int(chosen.min()) < 0 or int(chosen.max()) >= len(self):
+        rows = rows.long().cpu()
+        if int(rows.min()) < 0 or int(rows.max()) >= len(self):
             raise ValueError(
-                f"subset: indices must lie in 0 … {len(self) - 1}, got {int(chosen.min())} … {int(chosen.max())}. "
+                f"subset: indices must lie in 0 … {len(self) - 1}, got {int(rows.min())} … {int(rows.max())}. "
                 f"{self.name!r} has {len(self)} samples."
             )
-        return self._each(lambda value: value[chosen.to(value.device)], self.partner and self.partner.subset(chosen))
+        return rows
 
     def sample(self, n: int, seed: int) -> Dataset:
         """``n`` different samples drawn with ``seed``, in the order drawn.
@@ -188,39 +228,55 @@ class Dataset:
 
     def to(self, device: str | torch.device) -> Dataset:
         """The same data on ``device``, bytes still bytes: a whole CIFAR-10 is 150 MB there."""
-        moved = self._each(lambda value: value.to(device), self.partner and self.partner.to(device))
-        moved._digest.extend(self._digest)
+        moved = self._changed(lambda value: value.to(device), self.partner and self.partner.to(device))
+        moved._digests.update(self._digests)
         return moved
 
     def fingerprint(self) -> str:
-        """A digest of everything: dtype, shape and bytes of inputs, targets and lengths, class names, the partner.
+        """A digest of the samples: of the texts, where the data are text, else of what a network is given.
 
-        Two datasets with the same fingerprint hold the same data; the name and the device do not matter.
+        Two datasets with the same fingerprint hold the same samples with the same targets, classes and partners in the
+        same order; the name and the device do not matter. Neither does the tokenizer: two networks that read one file
+        by tokenizers of their own are measured on the same data, and :meth:`tensor_fingerprint` tells them apart.
         """
-        if not self._digest:
-            digest = hashlib.blake2b(digest_size=16)
-            for key, value in [
-                *sorted(_named(self.inputs).items()),
-                ("/targets", self.targets),
-                ("/lengths", self.lengths),
-            ]:
-                if value is None:
-                    digest.update(f"{key}: none\n".encode())
-                    continue
-                digest.update(f"{key}: {value.dtype} {tuple(value.shape)}\n".encode())
-                _digest_tensor(digest, value)
-            digest.update(repr(self.classes).encode())
-            digest.update((self.partner.fingerprint() if self.partner is not None else "alone").encode())
-            self._digest.append(digest.hexdigest())
-        return self._digest[0]
+        if self.texts is None:
+            return self.tensor_fingerprint()
+        if "samples" not in self._digests:
+            partner = "alone" if self.partner is None else self.partner.fingerprint()
+            self._digests["samples"] = self._digest({"/texts": self.texts, "/targets": self.targets}, partner)
+        return self._digests["samples"]
 
-    def _each(self, change: Any, partner: Dataset | None) -> Dataset:
+    def tensor_fingerprint(self) -> str:
+        """A digest of all that a network is given and answers are judged by: what its numbers depend on.
+
+        Dtype, shape and bytes of inputs, targets and lengths, class names, the partner.
+        """
+        if "tensors" not in self._digests:
+            partner = "alone" if self.partner is None else self.partner.tensor_fingerprint()
+            tensors = {**dict(sorted(_keyed(self.inputs).items())), "/targets": self.targets, "/lengths": self.lengths}
+            self._digests["tensors"] = self._digest(tensors, partner)
+        return self._digests["tensors"]
+
+    def _digest(self, tensors: Mapping[str, Tensor | None], partner: str) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for key, value in tensors.items():
+            if value is None:
+                digest.update(f"{key}: none\n".encode())
+                continue
+            digest.update(f"{key}: {value.dtype} {tuple(value.shape)}\n".encode())
+            hash_tensor(digest, value)
+        digest.update(repr(self.classes).encode())
+        digest.update(partner.encode())
+        return digest.hexdigest()
+
+    def _changed(self, change: Any, partner: Dataset | None) -> Dataset:
         inputs = (
             {k: change(v) for k, v in self.inputs.items()} if isinstance(self.inputs, dict) else change(self.inputs)
         )
         targets = None if self.targets is None else change(self.targets)
         lengths = None if self.lengths is None else change(self.lengths)
-        return Dataset(self.name, inputs, targets, lengths, partner, self.classes)
+        texts = None if self.texts is None else change(self.texts)
+        return Dataset(self.name, inputs, targets, lengths, partner, self.classes, texts, self.tokenizer)
 
     def _count(self, function: str, n: int) -> None:
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= len(self):
@@ -228,6 +284,12 @@ class Dataset:
                 f"{function}: n must be an integer in 1 … {len(self)}, got {n!r}. "
                 f"{self.name!r} has {len(self)} samples."
             )
+
+
+def text_digests(texts: Sequence[str]) -> Tensor:
+    """A digest of each text, bytes ``[n, 16]``."""
+    digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts)
+    return torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8).view(len(texts), 16)
 
 
 def check_seed(function: str, seed: int) -> None:
@@ -239,7 +301,7 @@ def check_seed(function: str, seed: int) -> None:
         )
 
 
-def _named(inputs: Any) -> dict[str, Tensor]:
+def _keyed(inputs: Any) -> dict[str, Tensor]:
     """The inputs as a dict, checked; a lone tensor is called ``inputs``."""
     if isinstance(inputs, Tensor):
         return {"inputs": _tensor(inputs, "inputs")}
@@ -252,21 +314,21 @@ def _named(inputs: Any) -> dict[str, Tensor]:
     )
 
 
-def _tensor(value: Any, what: str) -> Tensor:
+def _tensor(value: Any, label: str) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(
-            f"Dataset: {what} must be a tensor, got {type(value).__name__}. "
+            f"Dataset: {label} must be a tensor, got {type(value).__name__}. "
             "lisse.data.as_dataset converts arrays and lists."
         )
     if value.ndim == 0:
-        raise ValueError(f"Dataset: {what} must have samples as its first axis, got a single number. Use x[None].")
+        raise ValueError(f"Dataset: {label} must have samples as its first axis, got a single number. Use x[None].")
     return value
 
 
-def _same_count(value: Tensor, count: int, what: str) -> None:
+def _same_count(value: Tensor, count: int, label: str) -> None:
     if len(value) != count:
         raise ValueError(
-            f"Dataset: {what} must have one entry per sample, got {len(value)} for {count} samples. "
+            f"Dataset: {label} must have one entry per sample, got {len(value)} for {count} samples. "
             "Check that both come from the same file or split."
         )
 
@@ -277,11 +339,3 @@ def _move(value: Tensor, device: str | torch.device | None) -> Tensor:
 
 def _floats(value: Tensor, *, axes: int) -> Tensor:
     return value.float().div_(255) if value.dtype == torch.uint8 and value.ndim >= axes else value
-
-
-def _digest_tensor(digest: Any, value: Tensor, step: int = 1 << 24) -> None:
-    """Feed the bytes of a tensor, a slab of samples at a time so that little is copied."""
-    rows = max(1, step // max(1, value[:1].numel() * value.element_size()))
-    for begin in range(0, len(value), rows):
-        slab = value[begin : begin + rows].detach().cpu().contiguous()
-        digest.update(slab.reshape(-1).view(torch.uint8).numpy() if slab.numel() else b"")

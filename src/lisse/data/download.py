@@ -65,7 +65,7 @@ CIFAR10 = (
 )
 
 
-class Failed(Exception):
+class _Failed(Exception):
     """One attempt did not work; the next may."""
 
 
@@ -97,7 +97,7 @@ class Resuming:
                 time.sleep(self.pause * 2 ** (attempt - 1))
             try:
                 self._more(url)
-            except (Failed, urllib.error.URLError, http.client.HTTPException, OSError) as error:
+            except (_Failed, urllib.error.URLError, http.client.HTTPException, OSError) as error:
                 trouble = f"; {getattr(error, 'reason', None) or error or type(error).__name__}"
         raise ValueError(
             f"download: {url} must arrive complete, got {self._have():,} of {self.size:,} bytes{trouble}. "
@@ -119,17 +119,17 @@ class Resuming:
             error.close()
             if error.code == 416:  # our part is not a beginning of theirs
                 self.part.unlink(missing_ok=True)
-            raise Failed(f"HTTP {error.code}") from error
+            raise _Failed(f"HTTP {error.code}") from error
         with response:
             if have and response.status == 206:
                 if not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-                    raise Failed(f"another part than asked for ({response.headers.get('Content-Range')})")
+                    raise _Failed(f"another part than asked for ({response.headers.get('Content-Range')})")
             else:
                 have = 0  # the server sends it all again
             length = response.headers.get("Content-Length", "")
             if length.isdigit() and have + int(length) != self.size:
                 self.part.unlink(missing_ok=True)
-                raise Failed(f"{have + int(length):,} bytes announced instead of {self.size:,}")
+                raise _Failed(f"{have + int(length):,} bytes announced instead of {self.size:,}")
             with self.part.open("ab" if have else "wb") as out:
                 while have < self.size and (block := response.read1(min(1 << 16, self.size - have))):
                     out.write(block)
@@ -159,12 +159,12 @@ def fetch(
     pooch.get_logger().setLevel("WARNING")
     part = folder / f"{remote.name}.part"
     downloader = Resuming(part, remote.size, attempts, timeout, pause, tell)
-    known = f"sha256:{remote.sha256}"
+    checksum = f"sha256:{remote.sha256}"
     trouble: Exception | None = None
     with _alone(folder / f"{remote.name}.lock"):
         for url in (*remote.urls, remote.urls[0]):
             try:
-                return Path(pooch.retrieve(url, known, fname=remote.name, path=folder, downloader=downloader))
+                return Path(pooch.retrieve(url, checksum, fname=remote.name, path=folder, downloader=downloader))
             except ValueError as error:
                 trouble = error
     if str(trouble).startswith("download:"):
@@ -183,6 +183,6 @@ def _alone(lock: Path) -> Iterator[None]:
     except ImportError:
         yield
         return
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -31,7 +31,7 @@ def digits(request: Request) -> Dataset:
     return Dataset("digits", images[keep], labels[keep], classes=tuple("0123456789"))
 
 
-KINDS = {
+_NOUNS = {
     "animal": ("beagle", "cat", "sparrow", "horse", "trout", "spider"),
     "plant": ("oak", "rose", "fern", "tulip", "cactus", "pine"),
     "tool": ("hammer", "saw", "drill", "shovel", "wrench", "chisel"),
@@ -39,9 +39,9 @@ KINDS = {
     "vehicle": ("car", "train", "bicycle", "ship", "tram", "lorry"),
     "food": ("apple", "cheese", "soup", "bread", "omelette", "plum"),
 }
-ADJECTIVES = ("", "", "old ", "small ", "beautiful ", "very old ", "large and heavy ")
-ENDINGS = ("a [MASK]", "a kind of [MASK]", "what people call a [MASK]", "one of the things that we know as a [MASK]")
-PLACES = ("", "", " in the garden", " at the end of the road", " near my house")
+_ADJECTIVES = ("", "", "old ", "small ", "beautiful ", "very old ", "large and heavy ")
+_ENDINGS = ("a [MASK]", "a kind of [MASK]", "what people call a [MASK]", "one of the things that we know as a [MASK]")
+_PLACES = ("", "", " in the garden", " at the end of the road", " near my house")
 
 
 def sentences(
@@ -61,10 +61,10 @@ def sentences(
 
     plain, negated, labels = [], [], []
     for _ in range(n):
-        labels.append(int(torch.randint(len(KINDS), (), generator=source)))
-        subject = pick(ADJECTIVES) + pick(tuple(KINDS.values())[labels[-1]])
+        labels.append(int(torch.randint(len(_NOUNS), (), generator=source)))
+        subject = pick(_ADJECTIVES) + pick(tuple(_NOUNS.values())[labels[-1]])
         article = "An" if subject[0] in "aeiou" else "A"
-        begin, end = f"{article} {subject}{pick(PLACES)} is ", f"{pick(ENDINGS)}."
+        begin, end = f"{article} {subject}{pick(_PLACES)} is ", f"{pick(_ENDINGS)}."
         plain.append(begin + end)
         negated.append(begin + "not " + end)
     speaker = tokenizer or request.tokenizer or "words"
@@ -76,6 +76,6 @@ def sentences(
         length=length,
         vocabulary=vocabulary,
         targets=torch.tensor(labels),
-        classes=tuple(KINDS),
+        classes=tuple(_NOUNS),
         partner=partner,
     )

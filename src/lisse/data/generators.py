@@ -17,7 +17,7 @@ from lisse.data.dataset import Dataset
 #: The stripe of Paccolat et al. (2021): y = +1 iff low < x_1 < high; half of N(0, 1) lies between (to 5e-7).
 STRIPE = (-0.3, 1.18549)
 #: Numbers in one set: ten million points of the stripe model in its 30 dimensions (2.4 GB while they are drawn).
-LARGEST = 300_000_000
+_MOST_POINTS = 300_000_000
 
 
 def generator(name: str, split: str, seed: int) -> torch.Generator:
@@ -107,8 +107,8 @@ def stripe(n: int = 1024, *, d: int = 30, split: str = "train", seed: int = 0) -
     if d < 1:
         raise ValueError(f"stripe: d must be at least 1, got {d}. The paper's is 30.")
     _points("stripe", n, at_least=1)
-    if n * d > LARGEST:
-        raise ValueError(f"stripe: n · d must be at most {LARGEST:,} numbers, got {n} · {d}. The paper's d is 30.")
+    if n * d > _MOST_POINTS:
+        raise ValueError(f"stripe: n · d must be at most {_MOST_POINTS:,} numbers, got {n} · {d}. The paper's d is 30.")
     points = torch.randn(n, d, generator=generator("stripe", split, seed), dtype=torch.float64).float()
     low, high = STRIPE
     labels = ((points[:, 0] > low) & (points[:, 0] < high)).long()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,12 @@ import numpy as np
 import torch
 
 from lisse.data.bounded import CEILING
-from lisse.data.conversion import as_tensor
+from lisse.data.conversion import tensor_of
 from lisse.data.dataset import Dataset
-from lisse.data.request import Request, hugging_face, may_download
-from lisse.data.text import ALONE, PAIRS
+from lisse.data.request import Request
+from lisse.data.text import PAIR_COLUMNS, SINGLE_COLUMNS
 from lisse.data.tokens import encoded
+from lisse.libraries import brings_code, may_download, published_table, saved_table
 
 INPUTS = ("image", "img", "pixel_values", "inputs", "x", "features")
 LABELS = ("label", "labels", "target", "fine_label", "y")
@@ -38,19 +41,20 @@ def hub(
     ``targets``. Images must have one size. Without ``download`` only what is already on this machine is used.
     """
     table = _table(name, config, request, download)
-    chosen = request.choose(len(table))
-    table = table if chosen is None else table.select(chosen.tolist())
+    order = request.choose(len(table))
+    table = table if order is None else table.select(order.tolist())
     columns = list(table.column_names)
-    for given in filter(None, (inputs, second, targets)):
-        if given not in columns:
+    for column in filter(None, (inputs, second, targets)):
+        if column not in columns:
             raise ValueError(
-                f"load_data: 'hfdata:{name}' must have a column {given!r}, got {', '.join(columns)}. Name one of these."
+                f"load_data: 'hfdata:{name}' must have a column {column!r}, got {', '.join(columns)}. "
+                "Name one of these."
             )
     if not inputs:
-        pair = next(((a, b) for a, b in PAIRS if a in columns and b in columns), None)
+        pair = next(((a, b) for a, b in PAIR_COLUMNS if a in columns and b in columns), None)
         inputs = next((c for c in INPUTS if c in columns), "") or (pair[0] if pair else "")
         second = second or (pair[1] if pair and inputs == pair[0] else "")
-        inputs = inputs or next((c for c in ALONE if c in columns), "")
+        inputs = inputs or next((c for c in SINGLE_COLUMNS if c in columns), "")
         if not inputs:
             raise ValueError(
                 f"load_data: 'hfdata:{name}' must say which column is the input, got {', '.join(columns)}. "
@@ -62,37 +66,38 @@ def hub(
     classes = tuple(getattr(table.features[targets], "names", None) or ()) if targets else ()
     if answers is not None and classes and bool((answers == -1).all()):
         answers = None  # a test split whose labels are withheld
-    named: dict[str, Any] = {"targets": answers, "classes": classes or None}
+    extras: dict[str, Any] = {"targets": answers, "classes": classes or None}
     if isinstance(values[0], str):
         speaker = tokenizer or request.tokenizer or "words"
-        partner = None
-        if second:
-            partner = encoded(f"{name}: {second}", table[second][:], speaker, length=length, vocabulary=vocabulary)
-        return encoded(name, values[:], speaker, length=length, vocabulary=vocabulary, partner=partner, **named)
-    return Dataset(name, _stacked(values, name), **named)
+        encode = partial(encoded, tokenizer=speaker, length=length, vocabulary=vocabulary)
+        partner = encode(f"{name}: {second}", table[second][:]) if second else None
+        return encode(name, values[:], partner=partner, **extras)
+    return Dataset(name, _stacked(values, name), **extras)
 
 
 def _table(name: str, config: str, request: Request, download: bool) -> Any:
-    split = request.split
+    split, network = request.split, may_download(download)
+    folder = Path(os.path.expanduser(name))
     try:
-        import datasets
+        if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+            table = saved_table(str(folder))
+            if isinstance(table, dict) or not hasattr(table, "features"):
+                return table[split]
+            request.warn_of_no_splits(str(folder))
+            return table
+        return published_table(name, config or None, split, network=network)
     except ImportError as error:
         raise ValueError(
             f"load_data: 'hfdata:{name}' must have the datasets library, got none installed. "
             f'pip install "lisse[datasets]".'
         ) from error
-    folder = Path(name).expanduser()
-    try:
-        if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
-            found = datasets.load_from_disk(str(folder))
-            if isinstance(found, dict) or not hasattr(found, "features"):
-                return found[split]
-            request.whole(str(folder))
-            return found
-        with hugging_face(may_download(download)):
-            return datasets.load_dataset(name, config or None, split=split)
     except Exception as error:  # datasets raises very many kinds
-        more = "" if may_download(download) else " Add ?download=true (or LISSE_DOWNLOAD=1) to fetch it."
+        if brings_code(error) or "scripts are no longer supported" in str(error):
+            raise ValueError(
+                f"load_data: 'hfdata:{name}' must be files of data, got a script that would make them; it was not run. "
+                "Write package.module:factory around one that you trust."
+            ) from None
+        more = "" if network else " Add ?download=true (or LISSE_DOWNLOAD=1) to fetch it."
         raise ValueError(
             f"load_data: 'hfdata:{name}' must be a data set with a split {split!r}, "
             f"got {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}.{more}"
@@ -100,14 +105,14 @@ def _table(name: str, config: str, request: Request, download: bool) -> Any:
 
 
 def _stacked(values: Any, name: str) -> torch.Tensor:
-    first = as_tensor(values[0], "inputs")
+    first = tensor_of(values[0], "inputs")
     total = first.numel() * first.element_size() * len(values)
     if total > CEILING:
         raise ValueError(
             f"load_data: 'hfdata:{name}' must fit in {CEILING >> 30} GiB, got {total / (1 << 30):.1f} GiB "
             f"for {len(values):,} samples. Give limit=."
         )
-    parts = [as_tensor(value, "inputs") for value in values]
+    parts = [tensor_of(value, "inputs") for value in values]
     shapes = {tuple(part.shape) for part in parts}
     if len(shapes) > 1:
         raise ValueError(

@@ -13,20 +13,21 @@ import torch
 from lisse.data import places
 from lisse.data.bounded import AGAIN, CEILING
 from lisse.data.dataset import Dataset
-from lisse.data.pixels import eight_bits
 from lisse.data.request import Request
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+#: What Pillow decodes to 32-bit integers although no level exceeds 65,535 (16-bit grey PNG, PGM).
+_SIXTEEN_BITS = ("PNG", "PPM")
 #: 64 megapixels: no picture of a data set is larger; a bomb is.
-PIXELS = 1 << 26
-FOLDERS = ("imagenet", "ImageNet", "ILSVRC/Data/CLS-LOC")
+_MOST_PIXELS = 1 << 26
+IMAGENET_FOLDERS = ("imagenet", "ImageNet", "ILSVRC/Data/CLS-LOC")
 SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
 #: ImageNet's own test/ has no labels: its validation set is what everyone tests on.
-IMAGENET = {"train": "train", "test": "val", "val": "val"}
+_IMAGENET_SPLITS = {"train": "train", "test": "val", "val": "val"}
 
 
 def read_image(
@@ -49,23 +50,51 @@ def read_image(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(path, formats=FORMATS) as image:
+            with Image.open(path, formats=_FORMATS) as image:
                 _check_size(path, image.size, expected)
                 picture = eight_bits("read_image", path, image).convert("L" if grey else "RGB")
                 if size:
                     picture = _square(picture, size, resize or size)
                 pixels = np.asarray(picture)
-    except (*broken, KeyError, IndexError, TypeError, ArithmeticError, struct.error) as error:
+    except (*broken, ValueError, LookupError, TypeError, ArithmeticError, struct.error) as error:
+        if str(error).startswith("read_image: "):  # ours; Pillow's name no file
+            raise
         got = str(error) or type(error).__name__
         raise ValueError(f"read_image: {path} must be a complete image, got {got}. {AGAIN}") from error
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
+def eight_bits(function: str, label: object, picture: Picture) -> Picture:
+    """``picture`` in a mode of eight bits.
+
+    Pillow's own ``convert`` cuts 16-bit grey off at 255, so that almost every pixel turns white. Here 0 … 65,535
+    becomes 0 … 255 (x / 257, rounded) and floats in [0, 1] become 255 x; other deep pictures are refused.
+    """
+    from PIL import Image
+
+    mode = picture.mode
+    if mode.startswith("I;16") or (mode == "I" and picture.format in _SIXTEEN_BITS):
+        scaled = np.asarray(picture).astype(np.float64) / 257
+    elif mode == "F":
+        scaled = np.asarray(picture).astype(np.float64) * 255
+    elif mode == "I":
+        scaled = np.array([-1.0])
+    else:
+        return picture
+    if not (scaled.min() >= 0 and scaled.max() <= 255):  # also NaN
+        kind = "32-bit integers" if mode == "I" else "floats outside [0, 1]"
+        raise ValueError(
+            f"{function}: {label} must have 8- or 16-bit pixels or floats in [0, 1], got {kind} (mode {mode}). "
+            "Which value is white is not known: save it with 8 bits."
+        )
+    return Image.fromarray(scaled.round().astype(np.uint8))
+
+
 def _check_size(path: Path, size: tuple[int, int], expected: tuple[int, int] | None) -> None:
     width, height = size
-    if width * height > PIXELS:
+    if width * height > _MOST_PIXELS:
         raise ValueError(
-            f"read_image: {path} must have at most {PIXELS:,} pixels, got {width} × {height}. "
+            f"read_image: {path} must have at most {_MOST_PIXELS:,} pixels, got {width} × {height}. "
             "It is a decompression bomb or not a data set's picture."
         )
     if expected and size != expected:
@@ -81,7 +110,7 @@ def _square(picture: Picture, size: int, resize: int) -> Picture:
     width, height = picture.size
     scale = resize / min(width, height)
     wide, high = max(resize, int(width * scale)), max(resize, int(height * scale))
-    if wide * high > PIXELS:
+    if wide * high > _MOST_PIXELS:
         raise ValueError(
             f"read_image: size must be smaller for a picture of {width} × {height}, got {size}. Crop it first."
         )
@@ -109,16 +138,16 @@ def folder(request: Request, path: str, *, size: int = 0, resize: int = 0, grey:
 def _inner(request: Request, root: Path) -> Path:
     """The folder of the split: one of its names, or ``root`` where there are no folders for splits."""
     names = SPLIT_FOLDERS.get(request.split, (request.split,))
-    found = next((root / name for name in names if (root / name).is_dir()), None)
-    if found is not None:
-        return found
-    others = [name for names in SPLIT_FOLDERS.values() for name in names if (root / name).is_dir()]
-    if others and not set(_classes(root)) - set(others):
+    folder = next((root / name for name in names if (root / name).is_dir()), None)
+    if folder is not None:
+        return folder
+    present = [name for names in SPLIT_FOLDERS.values() for name in names if (root / name).is_dir()]
+    if present and not set(_classes(root)) - set(present):
         raise ValueError(
             f"load_data: {root} must have a folder for the split {request.split!r} ({', '.join(names)}), "
-            f"got {', '.join(others)}. Ask for another split."
+            f"got {', '.join(present)}. Ask for another split."
         )
-    request.whole(str(root))
+    request.warn_of_no_splits(str(root))
     return root
 
 
@@ -129,18 +158,18 @@ def _images(request: Request, name: str, inner: Path, splits: list[Path], shape:
         raise ValueError(
             f"load_data: size and resize must satisfy 0 <= size <= resize, got {size} and {resize}. Try size=224."
         )
-    together = [split for split in splits if split.is_dir()] if inner in splits else [inner]
-    classes = sorted({label for split in together for label in _classes(split)}) if _classes(inner) else []
-    files = [(file, label) for label, each in enumerate(classes) for file in _pictures(inner / each)]
+    siblings = [split for split in splits if split.is_dir()] if inner in splits else [inner]
+    classes = sorted({label for split in siblings for label in _classes(split)}) if _classes(inner) else []
+    files = [(file, label) for label, entry in enumerate(classes) for file in _pictures(inner / entry)]
     if not files:
         files = [(file, -1) for file in _pictures(inner)]
     if not files:
         raise ValueError(
-            f"load_data: {inner} must hold images ({', '.join(sorted(ENDINGS))}) or one folder of them per class, "
-            "got none. Check the path."
+            f"load_data: {inner} must hold images ({', '.join(sorted(IMAGE_SUFFIXES))}) or one folder of them per "
+            "class, got none. Check the path."
         )
-    chosen = request.choose(len(files))
-    files = files if chosen is None else [files[int(index)] for index in chosen]
+    order = request.choose(len(files))
+    files = files if order is None else [files[int(index)] for index in order]
     images = _read_alike(files, size, resize, grey)
     targets = torch.tensor([label for _, label in files]) if classes else None
     return Dataset(name, torch.from_numpy(images), targets, classes=tuple(classes) or None)
@@ -153,7 +182,7 @@ def _classes(where: Path) -> list[str]:
 
 
 def _is_picture(file: Path) -> bool:
-    return file.suffix.lower() in ENDINGS and not file.name.startswith(".") and file.is_file()
+    return file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()
 
 
 def _pictures(where: Path) -> list[Path]:
@@ -185,18 +214,18 @@ def imagenet(request: Request, *, size: int = 224, resize: int = 256) -> Dataset
 
     The split "test" is the validation set: the test labels are not public. It cannot be downloaded without an account.
     """
-    name = IMAGENET[request.one_of("imagenet", *IMAGENET)]
-    found = next(iter(places.candidates(FOLDERS)), None)
-    if found is None:
+    name = _IMAGENET_SPLITS[request.one_of("imagenet", *_IMAGENET_SPLITS)]
+    root = next(iter(places.candidates(IMAGENET_FOLDERS)), None)
+    if root is None:
         raise ValueError(
             f"load_data: 'imagenet' must be in one of {places.searched()}, got nothing there. "
             "Put train/ and val/ with a folder per class into a folder imagenet (image-net.org, with an account)."
         )
-    inner = found / name
+    inner = root / name
     if not inner.is_dir():
         raise ValueError(
-            f"load_data: {found} must hold a folder {name} for the split {request.split!r}, got none. "
+            f"load_data: {root} must hold a folder {name} for the split {request.split!r}, got none. "
             "ImageNet's own test/ has no labels: put the validation images into val/, a folder per class."
         )
-    splits = [found / "train", found / "val"]
+    splits = [root / "train", root / "val"]
     return _images(request, "imagenet", inner, splits, (size, max(size, resize), False))

@@ -9,10 +9,10 @@ from typing import Any
 
 from lisse.data import cifar, corrupted, mnist, places
 from lisse.data.download import CIFAR10, FASHION_MNIST, MNIST, Remote
-from lisse.data.images import FOLDERS as IMAGENET
+from lisse.data.images import IMAGENET_FOLDERS
 from lisse.data.sources import SOURCES
 
-PUBLISHED: dict[str, tuple[Remote, ...]] = {"mnist": MNIST, "fashion-mnist": FASHION_MNIST, "cifar10": CIFAR10}
+_PUBLISHED: dict[str, tuple[Remote, ...]] = {"mnist": MNIST, "fashion-mnist": FASHION_MNIST, "cifar10": CIFAR10}
 EMBEDDED = ("digits", "rings", "torus", "stripe", "sentences")
 
 
@@ -34,12 +34,12 @@ class Available:
     spec: str
     about: str
     state: str
-    place: str
+    folder: str
     files: tuple[File, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
+        """Plain values, for JSON (``place`` is the older name of ``folder``)."""
+        return {**asdict(self), "place": self.folder}
 
 
 def sha256(path: Path) -> str:
@@ -62,29 +62,29 @@ def _available(name: str) -> Available:
     if name in EMBEDDED:
         return Available(name, source.spec, source.about, "embedded", "lisse", ())
     if name == "imagenet":
-        folder = next(iter(places.candidates(IMAGENET)), None)
+        folder = next(iter(places.candidates(IMAGENET_FOLDERS)), None)
         state = "complete" if folder else "missing"
         return Available(name, source.spec, source.about, state, str(folder or ""), ())
     if name == "cifar10-c":  # three gigabytes: not worth a checksum at every look
-        where = corrupted.find()
+        where = corrupted.cifar10_c_folder()
         have = len(corrupted.present(where)) if where else 0
         state = "complete" if have == len(corrupted.CORRUPTIONS) else "partial" if have else "missing"
         return Available(name, source.spec, source.about, state, str(where or ""), ())
-    if name not in PUBLISHED:
+    if name not in _PUBLISHED:
         return Available(name, source.spec, source.about, "yours", "", ())
-    halves = [_found(name, split) for split in ("train", "test")]
+    halves = [_files(name, split) for split in ("train", "test")]
     paths = list(dict.fromkeys(path for half in halves for path in half))
     state = "complete" if all(halves) else "partial" if any(halves) else "missing"
-    known = {remote.name: remote.sha256 for remote in PUBLISHED[name]}
+    checksums = {remote.name: remote.sha256 for remote in _PUBLISHED[name]}
     files = []
     for path in paths:
         digest = sha256(path)
-        official = digest == known[path.name] if path.name in known else None
+        official = digest == checksums[path.name] if path.name in checksums else None
         if name == "cifar10" and path.name in cifar.OFFICIAL:
             official = (path.stat().st_size, _digest(path, "md5")) == cifar.OFFICIAL[path.name]
         files.append(File(str(path), path.stat().st_size, digest, official))
     return Available(name, source.spec, source.about, state, str(paths[0].parent) if paths else "", tuple(files))
 
 
-def _found(name: str, split: str) -> list[Path]:
-    return cifar.find(split) if name == "cifar10" else mnist.find(name, split) or []
+def _files(name: str, split: str) -> list[Path]:
+    return cifar.cifar_files(split) if name == "cifar10" else mnist.mnist_files(name, split) or []

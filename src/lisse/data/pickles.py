@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-TYPES = {"u1", "i1", "b", "B", "i2", "i4", "i8", "u2", "u4", "u8", "f4", "f8"}
+_TYPES = {"u1", "i1", "b", "B", "i2", "i4", "i8", "u2", "u4", "u8", "f4", "f8"}
 #: A CIFAR-10 batch has 31 MB.
-LARGEST = 256 << 20
+LARGEST_BATCH = 256 << 20
 
 
 class _Kind:
@@ -27,7 +27,7 @@ class _Kind:
 
     def __init__(self, name: Any, *_: Any) -> None:
         name = name.decode("ascii") if isinstance(name, bytes) else name
-        if not isinstance(name, str) or name.lstrip("<>|=") not in TYPES:
+        if not isinstance(name, str) or name.lstrip("<>|=") not in _TYPES:
             raise pickle.UnpicklingError(f"a dtype {name!r}")
         self.name = name
 
@@ -66,9 +66,9 @@ def _reconstruct(*_: Any) -> _Array:
 
 
 def _frombuffer(content: Any, kind: Any, shape: Any, order: Any, *_: Any) -> _Array:
-    made = _Array()
-    made.fill(content, kind, shape, order)
-    return made
+    array = _Array()
+    array.fill(content, kind, shape, order)
+    return array
 
 
 class _Call:
@@ -90,7 +90,7 @@ class _Call:
         raise pickle.UnpicklingError("a change to a function")
 
 
-NAMES: dict[tuple[str, str], Callable[..., Any]] = {
+_NAMES: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "dtype"): _Kind,
     ("numpy", "ndarray"): _reconstruct,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
@@ -103,23 +103,23 @@ class _Reader(pickle.Unpickler):
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
-        self.left = 2 * len(content)
+        self.budget = 2 * len(content)
 
     def find_class(self, module: str, name: str) -> Any:
         """The stand-in for a name, or a refusal."""
         if (module, name) == ("_codecs", "encode"):
             return _Call(self.encode)
-        if (module, name) not in NAMES:
+        if (module, name) not in _NAMES:
             raise pickle.UnpicklingError(f"the name {module}.{name}, which a pickle could run")
-        return _Call(NAMES[module, name])
+        return _Call(_NAMES[module, name])
 
     def encode(self, text: Any, encoding: Any = "latin1") -> bytes:
         """Bytes written by Python 3 in protocol 2 (at most twice the file in all)."""
         encoding = encoding.decode("ascii") if isinstance(encoding, bytes) else encoding
         if not isinstance(text, str) or encoding != "latin1":
             raise pickle.UnpicklingError(f"a text in the encoding {encoding!r}")
-        self.left -= len(text)
-        if self.left < 0:
+        self.budget -= len(text)
+        if self.budget < 0:
             raise pickle.UnpicklingError("more content than the file can hold")
         return text.encode("latin1")
 
@@ -133,9 +133,10 @@ def read_pickle(content: bytes, path: Path | str) -> dict[str, Any]:
 
     Refuses every other pickle with a ValueError, before anything in it could run.
     """
-    if len(content) > LARGEST:
+    if len(content) > LARGEST_BATCH:
         raise ValueError(
-            f"load_data: {path} must have at most {LARGEST:,} bytes, got {len(content):,}. It is not a CIFAR-10 batch."
+            f"load_data: {path} must have at most {LARGEST_BATCH:,} bytes, got {len(content):,}. "
+            "It is not a CIFAR-10 batch."
         )
     try:
         # genops reads the text only: every length and memo number must be one that the file can really have.
@@ -144,13 +145,13 @@ def read_pickle(content: bytes, path: Path | str) -> dict[str, Any]:
                 raise pickle.UnpicklingError(f"a memo number {argument}")
             if opcode.name in ("EXT1", "EXT2", "EXT4"):
                 raise pickle.UnpicklingError("an extension code")
-        found = _Reader(content).load()
+        batch = _Reader(content).load()
     except Exception as error:  # a damaged pickle can fail in any way
         raise ValueError(
             f"load_data: {path} must be a pickle of plain arrays, got {error or type(error).__name__}. "
             "Nothing in it was run; it is damaged or hostile: fetch the official file again."
         ) from error
-    if not isinstance(found, dict):
-        raise ValueError(f"load_data: {path} must hold a dict, got {type(found).__name__}. It is not a CIFAR-10 batch.")
-    values = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in found.items()}
-    return {key: getattr(value, "array", None) if isinstance(value, _Array) else value for key, value in values.items()}
+    if not isinstance(batch, dict):
+        raise ValueError(f"load_data: {path} must hold a dict, got {type(batch).__name__}. It is not a CIFAR-10 batch.")
+    values = {key.decode("latin1") if isinstance(key, bytes) else str(key): entry for key, entry in batch.items()}
+    return {key: getattr(entry, "array", None) if isinstance(entry, _Array) else entry for key, entry in values.items()}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lisse.data.dataset import Dataset
+from lisse.data.dataset import Dataset, check_seed
 from lisse.progress import Listener
 
 SPLITS = ("train", "test")
@@ -29,6 +25,17 @@ class Request:
     tokenizer: Any = None
     progress: Listener | None = None
 
+    def check(self, function: str) -> None:
+        """Refuse a limit or a seed that is none."""
+        if self.limit is not None and (
+            isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1
+        ):
+            raise ValueError(
+                f"{function}: limit must be a positive integer or None, got {self.limit!r}. Leave it out to take all."
+            )
+        if self.seed is not None:
+            check_seed(function, self.seed)
+
     def one_of(self, function: str, *splits: str) -> str:
         """The split, if it is one of ``splits``."""
         if self.split not in splits:
@@ -37,11 +44,11 @@ class Request:
             )
         return self.split
 
-    def whole(self, what: str) -> None:
+    def warn_of_no_splits(self, label: str) -> None:
         """``what`` has no splits: say so to whoever asked for one by name ("test" is what nobody has to ask for)."""
         if self.split not in ("test", "all"):
             warnings.warn(
-                f"load_data: {what} has no splits: {self.split!r} is the whole of it, as every other split is.",
+                f"load_data: {label} has no splits: {self.split!r} is the whole of it, as every other split is.",
                 stacklevel=2,
             )
 
@@ -59,31 +66,7 @@ class Request:
 
     def cut(self, data: Dataset) -> Dataset:
         """At most ``limit`` samples of ``data``."""
-        chosen = self.choose(len(data))
-        if chosen is None:
+        order = self.choose(len(data))
+        if order is None:
             return data
-        return data.take(len(chosen)) if self.seed is None else data.subset(chosen)
-
-
-def may_download(asked: bool) -> bool:
-    """Whether the network may be used: ``?download=true`` in the spec or ``LISSE_DOWNLOAD=1`` in the environment."""
-    return asked or os.environ.get("LISSE_DOWNLOAD", "").lower() in ("1", "true", "yes")
-
-
-@contextlib.contextmanager
-def hugging_face(network: bool) -> Iterator[None]:
-    """Without ``network``, the offline switches of Hugging Face's libraries for a moment.
-
-    Their ``local_files_only`` alone still asks the hub.
-    """
-    modules: list[Any] = [
-        sys.modules[name] for name in ("huggingface_hub.constants", "datasets.config") if name in sys.modules
-    ]
-    before = [module.HF_HUB_OFFLINE for module in modules]
-    try:
-        for module in modules:
-            module.HF_HUB_OFFLINE = module.HF_HUB_OFFLINE or not network
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
+        return data.take(len(order)) if self.seed is None else data.subset(order)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 import inspect
 import re
-import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
-from lisse.data import arrays, cifar, corrupted, embedded, generators, hub, images, mnist, places, text
+from lisse.data import arrays, cifar, corrupted, embedded, generators, hub, images, mnist, places, shapes, text
 from lisse.data.conversion import as_dataset
-from lisse.data.dataset import Dataset, check_seed
+from lisse.data.dataset import Dataset
 from lisse.data.request import Request
+from lisse.libraries import importable_folder, persons_object
 from lisse.progress import Listener
 
 
@@ -63,9 +62,15 @@ def _stripe(request: Request, *, n: int = 1024, d: int = 30) -> Dataset:
     return generators.stripe(n, d=d, split=request.one_of("stripe", "train", "test"), seed=request.seed or 0)
 
 
+def _shapes(request: Request, *, n: int = 1000, bend: float = 0.05, clutter: float = 0.25) -> Dataset:
+    split = request.one_of("shapes", "train", "test")
+    return shapes.shapes(n, bend=bend, clutter=clutter, split=split, seed=request.seed or 0)
+
+
 #: Everything that load_data knows by name. A source that takes an argument is written ``name:argument``.
 SOURCES: dict[str, Source] = {
     "digits": Source("digits", "scikit-learn's 8 × 8 digits", embedded.digits),
+    "shapes": Source("shapes?n=1000&bend=0.05", "drawn figures, bent, on clouds of light and dark, 28 × 28", _shapes),
     "rings": Source("rings?n=200&noise=0.001", "two linked circles in space", _rings),
     "torus": Source("torus?n=1600&sectors=8", "a torus with nested labels", _torus),
     "stripe": Source("stripe?n=1024&d=30", "the stripe model: Gaussian points, one informative direction", _stripe),
@@ -77,11 +82,13 @@ SOURCES: dict[str, Source] = {
     "imagenet": Source("imagenet?size=224", "ImageNet, from your own folder", images.imagenet),
     "folder": Source("folder:DIR?size=64", "a folder of images, one folder per class", images.folder, "argument"),
     "npz": Source("npz:FILE", "arrays in a NumPy .npz file (or just FILE.npz)", arrays.npz, "argument"),
-    "text": Source("text:FILE?tokenizer=words", "a text a line, or .jsonl / .tsv / .csv pairs", text.text, "argument"),
+    "text": Source(
+        "text:FILE?tokenizer=words", "a text a line, or .jsonl / .tsv / .csv pairs", text.text_file, "argument"
+    ),
     "hfdata": Source("hfdata:NAME", "any Hugging Face data set (extra: datasets)", hub.hub, "argument"),
 }
 #: Files that can be given without a prefix.
-ENDINGS = {".npz": "npz", ".txt": "text", ".jsonl": "text", ".ndjson": "text", ".tsv": "text", ".csv": "text"}
+_KINDS_OF_FILE = {".npz": "npz", ".txt": "text", ".jsonl": "text", ".ndjson": "text", ".tsv": "text", ".csv": "text"}
 
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -99,16 +106,17 @@ def load_data(
 
     Args:
         spec: ``NAME``, ``NAME:ARGUMENT``, a file or folder, or ``package.module:factory``, each with
-            ``?option=value&…``: ``digits``, ``rings?n=200&noise=0.001``, ``torus``, ``stripe``, ``sentences``,
-            ``mnist``, ``fashion-mnist``, ``cifar10``, ``cifar10-c?corruption=…``, ``imagenet``, ``folder:DIR``,
-            ``FILE.npz``, ``text:FILE?tokenizer=…``, ``PAIRS.jsonl``, ``hfdata:NAME``. ``lisse data`` lists them.
+            ``?option=value&…``: ``digits``, ``shapes``, ``rings?n=200&noise=0.001``, ``torus``, ``stripe``,
+            ``sentences``, ``mnist``, ``fashion-mnist``, ``cifar10``, ``cifar10-c?corruption=…``, ``imagenet``,
+            ``folder:DIR``, ``FILE.npz``, ``text:FILE?tokenizer=…``, ``PAIRS.jsonl``, ``hfdata:NAME``.
+            ``lisse data`` lists them.
         split: ``"train"`` or ``"test"`` (some sources know more). A source without splits (a text file, a folder of
             images, arrays named ``x`` and ``y``) is the same whole for every split; a warning says so unless it is
             "test" that was asked for.
         limit: at most so many samples: a random subset drawn with ``seed``, the same for the same seed and nested for
             growing limits; with ``seed=None`` the first ones in file order. A limit that is not below the number of
             samples changes nothing, neither samples nor order.
-        seed: also the seed of the generators (rings, torus, stripe, sentences), where ``None`` means 0.
+        seed: also the seed of the generators (shapes, rings, torus, stripe, sentences), where ``None`` means 0.
         tokenizer: for text: ``"words"``, ``"bytes"``, the name of one of transformers', the tokenizer itself (a
             model's own), or a function from text to ids. An option ``?tokenizer=`` goes first.
         progress: hears of downloads.
@@ -120,15 +128,8 @@ def load_data(
         raise TypeError(
             f"load_data: spec must be a string such as 'digits', got {spec!r}. as_dataset takes Python objects."
         )
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise ValueError(
-            f"load_data: limit must be a positive integer or None, got {limit!r}. Leave it out to take all."
-        )
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"load_data: seed must be an integer or None, got {seed!r}. None takes the first samples.")
-    if seed is not None:
-        check_seed("load_data", seed)
     request = Request(split, limit, seed, tokenizer, progress)
+    request.check("load_data")
     head, options = _parsed(spec.strip())
     name, colon, argument = head.partition(":")
     file = places.resolve(head)
@@ -141,7 +142,7 @@ def load_data(
             )
         data = SOURCES[name].load(request, argument, **_typed(name, SOURCES[name].load, options))
     elif _FACTORY.fullmatch(head) and not file.exists():
-        data = _made(head, options, request)
+        data = _from_factory(head, options, request)
     elif kind := _ending(head):
         data = SOURCES[kind].load(request, head, **_typed(kind, SOURCES[kind].load, options))
     elif file.is_dir():
@@ -153,7 +154,7 @@ def load_data(
 
 def _ending(head: str) -> str | None:
     suffixes = [suffix for suffix in Path(head).suffixes if suffix not in (".gz", ".xz")]
-    return ENDINGS.get(suffixes[-1]) if suffixes else None
+    return _KINDS_OF_FILE.get(suffixes[-1]) if suffixes else None
 
 
 def _parsed(spec: str) -> tuple[str, dict[str, str]]:
@@ -176,16 +177,16 @@ def _typed(name: str, load: Callable[..., Dataset], options: dict[str, str]) -> 
     """The options as the loader's keyword arguments, each in its type."""
     hints = typing.get_type_hints(load)
     parameters = inspect.signature(load).parameters
-    known = {k: hints[k] for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    made: dict[str, Any] = {}
+    kinds = {k: hints[k] for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    values: dict[str, Any] = {}
     for option, value in options.items():
-        if option not in known:
-            near = difflib.get_close_matches(option, known, 1)
+        if option not in kinds:
+            near = difflib.get_close_matches(option, kinds, 1)
             ask = f" Did you mean {near[0]!r}?" if near else ""
-            have = ", ".join(known) or "none"
+            have = ", ".join(kinds) or "none"
             raise ValueError(f"load_data: the options of {name!r} must be among: {have}, got {option!r}.{ask}")
-        made[option] = _value(name, option, value, known[option], parameters[option].default)
-    return made
+        values[option] = _value(name, option, value, kinds[option], parameters[option].default)
+    return values
 
 
 def _value(name: str, option: str, value: str, kind: Any, default: Any) -> Any:
@@ -195,59 +196,32 @@ def _value(name: str, option: str, value: str, kind: Any, default: Any) -> Any:
             return truths[value.lower()]
         return kind(value) if kind in (int, float) else value
     except (ValueError, KeyError):
-        what = {bool: "true or false", int: "an integer", float: "a number"}[kind]
+        rule = {bool: "true or false", int: "an integer", float: "a number"}[kind]
         raise ValueError(
-            f"load_data: option {option} of {name!r} must be {what}, got {value!r}. "
+            f"load_data: option {option} of {name!r} must be {rule}, got {value!r}. "
             f"Write for example {option}={str(default).lower()}."
         ) from None
 
 
-@contextlib.contextmanager
-def _importable_here() -> Iterator[None]:
-    """The working folder on the path, for a person's module and for whatever it imports when it is called."""
-    here = str(Path.cwd())
-    added = here not in sys.path and "" not in sys.path
-    if added:
-        sys.path.append(here)
-    try:
-        yield
-    finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
-
-
-def _made(head: str, options: dict[str, str], request: Request) -> Dataset:
+def _from_factory(head: str, options: dict[str, str], request: Request) -> Dataset:
     """What a person's own factory returns, as a Dataset; this runs their code."""
-    with _importable_here():
-        thing, name = _called(head, options, request)
-        return as_dataset(thing, name=name, limit=request.limit, seed=request.seed)
+    with importable_folder():
+        value, name = _called(head, options, request)
+        return as_dataset(value, name=name, limit=request.limit, seed=request.seed)
 
 
 def _called(head: str, options: dict[str, str], request: Request) -> tuple[Any, str | None]:
-    """What is found or made under ``head``, and what to call it."""
-    module_name, _, attribute = head.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and not (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise
-        near = difflib.get_close_matches(module_name, SOURCES, 1)
-        raise ValueError(
-            f"load_data: {head!r} must name a module that can be imported, got no module {error.name!r}. "
-            + (f"Did you mean {near[0]!r}?" if near else "Check the spelling, or run where the module is.")
-        ) from error
-    factory = getattr(module, attribute, None)
-    if factory is None:
-        raise ValueError(
-            f"load_data: {module_name!r} must have {attribute!r}, got a module without it. Check the name."
-        )
+    """What is named by ``head`` or made by it, and what to call it."""
+    near = difflib.get_close_matches(head.partition(":")[0], SOURCES, 1)
+    factory = persons_object(head, "load_data", advice=f"Did you mean {near[0]!r}?" if near else "")
+    attribute = head.partition(":")[2]
     if not callable(factory):
-        request.whole(repr(head))
+        request.warn_of_no_splits(repr(head))
         return factory, attribute
     keywords: dict[str, Any] = {name: _guessed(value) for name, value in options.items()}
-    asked = inspect.signature(factory).parameters
+    parameters = inspect.signature(factory).parameters
     for name, value in (("split", request.split), ("seed", request.seed), ("tokenizer", request.tokenizer)):
-        if name in asked and name not in keywords and value is not None:
+        if name in parameters and name not in keywords and value is not None:
             keywords[name] = value
     try:
         inspect.signature(factory).bind(**keywords)
@@ -256,9 +230,9 @@ def _called(head: str, options: dict[str, str], request: Request) -> tuple[Any, 
             f"load_data: the options of {head!r} must be arguments of the factory, got an error: {error}."
         ) from error
     if "split" not in keywords:
-        request.whole(f"{head!r}, which takes no split,")
-    made = factory(**keywords)
-    return made, None if isinstance(made, Dataset) else attribute
+        request.warn_of_no_splits(f"{head!r}, which takes no split,")
+    value = factory(**keywords)
+    return value, None if isinstance(value, Dataset) else attribute
 
 
 def _guessed(value: str) -> bool | int | float | str:
@@ -266,10 +240,8 @@ def _guessed(value: str) -> bool | int | float | str:
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     for kind in (int, float):
-        try:
+        with contextlib.suppress(ValueError):
             return kind(value)
-        except ValueError:
-            continue
     return value
 
 

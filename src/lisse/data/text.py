@@ -20,7 +20,7 @@ from lisse.data.request import Request
 from lisse.data.tokens import encoded
 
 #: Columns that are known to be the two sides of a pair.
-PAIRS = (
+PAIR_COLUMNS = (
     ("masked_sentence", "masked_negation"),
     ("context_aff", "context_neg"),
     ("sentence1", "sentence2"),
@@ -32,10 +32,10 @@ PAIRS = (
     ("a", "b"),
 )
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-ALONE = ("text", "sentence", "content")
+SINGLE_COLUMNS = ("text", "sentence", "content")
 
 
-class Table(NamedTuple):
+class _Table(NamedTuple):
     """Rows of named values, and the line each came from."""
 
     rows: list[dict[str, Any]]
@@ -59,7 +59,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         ) from error
 
 
-def text(
+def text_file(
     request: Request,
     path: str,
     *,
@@ -81,12 +81,12 @@ def text(
     file = resolve(path)
     kind = next((s for s in reversed(file.suffixes) if s not in (".gz", ".xz")), "")
     content = read_text(file, encoding)
-    request.whole(str(file))
+    request.warn_of_no_splits(str(file))
     name = file.name.split(".")[0]
     if kind in (".jsonl", ".ndjson", ".tsv", ".csv"):
-        given = {first, second, label} - {""}
+        columns = {first, second, label} - {""}
         cells = {".tsv": _tabs, ".csv": _commas}.get(kind)
-        table = _jsonl(content, file) if cells is None else _columns(cells(content, file), file, given)
+        table = _jsonl(content, file) if cells is None else _columns(cells(content, file), file, columns)
         sides = _sides(table, file, first, second)
     else:
         if first or second or label:
@@ -96,13 +96,13 @@ def text(
             )
         # Only "\n" ends a line: str.splitlines also cuts at form feeds and at U+0085 and U+2028, which occur in texts.
         lines = [(number, line.strip()) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
-        table = Table([{"text": line} for _, line in lines], [number for number, _ in lines])
+        table = _Table([{"text": line} for _, line in lines], [number for number, _ in lines])
         sides = ("text", "")
     if not table.rows:
         raise ValueError(f"load_data: {file} must hold at least one text, got an empty file. Check the path.")
     targets, classes = _targets(table, label, file)
-    chosen = request.choose(len(table.rows))
-    order = range(len(table.rows)) if chosen is None else chosen.tolist()
+    subset = request.choose(len(table.rows))
+    order = range(len(table.rows)) if subset is None else subset.tolist()
     rows = [table.rows[index] for index in order]
     numbers = [table.lines[index] for index in order]
     encode = partial(encoded, tokenizer=tokenizer or request.tokenizer or "words", length=length, vocabulary=vocabulary)
@@ -111,7 +111,7 @@ def text(
     return encode(name, _column(rows, numbers, sides[0], file), targets=picked, classes=classes, partner=partner)
 
 
-def _jsonl(content: str, file: Path) -> Table:
+def _jsonl(content: str, file: Path) -> _Table:
     rows, numbers = [], []
     for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
@@ -130,7 +130,7 @@ def _jsonl(content: str, file: Path) -> Table:
             )
         rows.append(row)
         numbers.append(number)
-    return Table(rows, numbers)
+    return _Table(rows, numbers)
 
 
 def _tabs(content: str, file: Path) -> list[tuple[int, list[str]]]:
@@ -152,18 +152,18 @@ def _commas(content: str, file: Path) -> list[tuple[int, list[str]]]:
     return rows
 
 
-def _columns(numbered: list[tuple[int, list[str]]], file: Path, given: set[str]) -> Table:
+def _columns(numbered: list[tuple[int, list[str]]], file: Path, columns: set[str]) -> _Table:
     """Rows of cells; the first is a header if it has the names ``given`` or known ones.
 
     Without a header the columns are first, second, column3, …
     """
     lines = [(number, row) for number, row in numbered if any(cell.strip() for cell in row)]
     if not lines:
-        return Table([], [])
-    known = {name for pair in PAIRS for name in pair} | {*ALONE, "label", "item", "id"}
+        return _Table([], [])
+    usual = {name for pair in PAIR_COLUMNS for name in pair} | {*SINGLE_COLUMNS, "label", "item", "id"}
     top = [cell.strip() for cell in lines[0][1]]
-    named = bool(known & set(top)) or bool(given and given <= set(top))
-    header = top if named and len(set(top)) == len(top) else None
+    is_header = bool(usual & set(top)) or bool(columns and columns <= set(top))
+    header = top if is_header and len(set(top)) == len(top) else None
     names = header or ["first", "second", *(f"column{k}" for k in range(3, len(top) + 1))][: max(1, len(top))]
     for number, row in lines:
         if len(row) != len(top):
@@ -172,10 +172,10 @@ def _columns(numbered: list[tuple[int, list[str]]], file: Path, given: set[str])
                 "Check what is between its cells."
             )
     body = lines[1:] if header else lines
-    return Table([dict(zip(names, row, strict=True)) for _, row in body], [number for number, _ in body])
+    return _Table([dict(zip(names, row, strict=True)) for _, row in body], [number for number, _ in body])
 
 
-def _sides(table: Table, file: Path, first: str, second: str) -> tuple[str, str]:
+def _sides(table: _Table, file: Path, first: str, second: str) -> tuple[str, str]:
     """The columns of the two sides; the second is empty for texts alone."""
     have = list(table.rows[0]) if table.rows else []
     for name in filter(None, (first, second)):
@@ -185,10 +185,10 @@ def _sides(table: Table, file: Path, first: str, second: str) -> tuple[str, str]
             )
     if first:
         return first, second
-    found = next(((a, b) for a, b in PAIRS if a in have and b in have), None)
-    if found:
-        return found
-    alone = next((name for name in (*ALONE, "first") if name in have), None)
+    pair = next(((a, b) for a, b in PAIR_COLUMNS if a in have and b in have), None)
+    if pair:
+        return pair
+    alone = next((name for name in (*SINGLE_COLUMNS, "first") if name in have), None)
     if alone or not have:
         return alone or "text", second
     raise ValueError(
@@ -207,7 +207,7 @@ def _column(rows: list[dict[str, Any]], numbers: list[int], name: str, file: Pat
     return [row[name] for row in rows]
 
 
-def _targets(table: Table, label: str, file: Path) -> tuple[torch.Tensor | None, tuple[str, ...] | None]:
+def _targets(table: _Table, label: str, file: Path) -> tuple[torch.Tensor | None, tuple[str, ...] | None]:
     """Labels from a column: numbers stay numbers, words become classes in alphabetical order."""
     if not label:
         return None, None
@@ -218,8 +218,8 @@ def _targets(table: Table, label: str, file: Path) -> tuple[torch.Tensor | None,
     if all(map(_is_number, values)):
         return _numbers([_float(value) for value in values], values, table.lines, label, file), None
     names = tuple(sorted({str(value) for value in values}))
-    places = {name: index for index, name in enumerate(names)}
-    return torch.tensor([places[str(value)] for value in values]), names
+    numbers = {name: index for index, name in enumerate(names)}
+    return torch.tensor([numbers[str(value)] for value in values]), names
 
 
 def _is_number(value: Any) -> bool:
@@ -244,5 +244,5 @@ def _numbers(numbers: list[float], values: list[Any], lines: list[int], label: s
             f"load_data: {file} must have a finite {label!r} in every line, got {str(values[wrong])[:40]} "
             f"in line {lines[wrong]}. Correct or remove it."
         )
-    whole = all(number.is_integer() and 0 <= number < 1 << 53 for number in numbers)
-    return torch.tensor([int(number) for number in numbers]) if whole else torch.tensor(numbers)
+    integers = all(number.is_integer() and 0 <= number < 1 << 53 for number in numbers)
+    return torch.tensor([int(number) for number in numbers]) if integers else torch.tensor(numbers)

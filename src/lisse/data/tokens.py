@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from lisse.data.dataset import Dataset
-from lisse.data.request import hugging_face, may_download
+from lisse.data.dataset import Dataset, text_digests
+from lisse.libraries import brings_code, may_download, pretrained_tokenizer
 
 PAD, UNKNOWN, START, END, MASK = range(5)
 SPECIAL = {"[pad]": PAD, "[unk]": UNKNOWN, "[cls]": START, "[sep]": END, "[mask]": MASK}
@@ -32,7 +32,7 @@ def word_ids(text: str, vocabulary: int = 30522, most: int | None = None) -> lis
     The same word has the same id on every machine. Two words may share one: 2 % of 600 words do at 30,522 ids.
     Only the first ``most`` words are looked at, however long the text.
     """
-    pieces = (found.group() for found in islice(_PIECES.finditer(text.lower()), most))
+    pieces = (match.group() for match in islice(_PIECES.finditer(text.lower()), most))
     return [START, *(SPECIAL[piece] if piece in SPECIAL else _hashed(piece, vocabulary) for piece in pieces), END]
 
 
@@ -62,7 +62,7 @@ def encoded(
     if vocabulary < 6:
         raise ValueError(f"load_data: vocabulary must be at least 6, got {vocabulary}. The first 5 ids are special.")
     if isinstance(tokenizer, str) and tokenizer not in ("words", "bytes"):
-        tokenizer = pretrained(tokenizer)
+        tokenizer = named_tokenizer(tokenizer)
     if tokenizer == "words":
         rows = [_cut(word_ids(text, vocabulary, length), length) for text in texts]
     elif tokenizer == "bytes":
@@ -87,26 +87,37 @@ def encoded(
     for index, row in enumerate(rows):
         ids[index, : len(row)] = torch.tensor(row)
     mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
-    return Dataset(name, {"input_ids": ids, "attention_mask": mask}, targets, lengths, partner, classes)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    speaker = f"{_tokenizer_name(tokenizer, vocabulary)}, at most {length} tokens"
+    return Dataset(name, inputs, targets, lengths, partner, classes, text_digests(texts), speaker)
+
+
+def _tokenizer_name(tokenizer: Any, vocabulary: int) -> str:
+    if isinstance(tokenizer, str):
+        return f"words as {vocabulary} ids" if tokenizer == "words" else tokenizer
+    name = getattr(tokenizer, "name_or_path", "") or getattr(tokenizer, "__qualname__", "")
+    return str(name or type(tokenizer).__name__)
 
 
 def _cut(row: list[int], length: int) -> list[int]:
     return row if len(row) <= length else [*row[: length - 1], END]
 
 
-def pretrained(name: str) -> Any:
+def named_tokenizer(name: str) -> Any:
     """A tokenizer of transformers by folder or name; from the network only if downloads were asked for."""
     try:
-        from transformers import AutoTokenizer
+        return pretrained_tokenizer(name, "load_data", network=may_download(False))
     except ImportError as error:
         raise ValueError(
             f"load_data: tokenizer must be 'words' or 'bytes' without transformers, got {name!r}. "
             'pip install "lisse[hf]" for pretrained tokenizers.'
         ) from error
-    try:
-        with hugging_face(may_download(False)):
-            return AutoTokenizer.from_pretrained(name, local_files_only=not may_download(False))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged file raises whatever the reader of its format raises
+        if brings_code(error):
+            raise ValueError(
+                f"load_data: tokenizer must be readable without code of its own, got {name!r}, which brings some "
+                "(auto_map); it was not run. Write package.module:factory around one that you trust."
+            ) from None
         raise ValueError(
             f"load_data: tokenizer must be 'words', 'bytes', a folder or a name in the Hugging Face cache, "
             f"got {name!r}. "

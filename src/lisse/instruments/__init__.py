@@ -1,7 +1,9 @@
-"""One file per measurement. ``ALL`` is what the command line offers."""
+"""A file or a folder per measurement. ``ALL`` is what the command line offers, in the order of a page."""
 
 from lisse.instruments.contraction import Contraction
+from lisse.instruments.extremes import Extremes
 from lisse.instruments.isometry import Isometry
+from lisse.instruments.lipschitz import Lipschitz
 from lisse.instruments.propagation import Propagation
 from lisse.instruments.robustness import Robustness
 from lisse.instruments.sensitivity import Sensitivity
@@ -9,6 +11,27 @@ from lisse.instruments.stability import Stability
 from lisse.instruments.topology import Topology
 from lisse.run import Instrument
 
-ALL: tuple[type[Instrument], ...] = (Contraction, Isometry, Propagation, Robustness, Sensitivity, Stability, Topology)
+#: From the shape of the data to what comes of it. (Extremes is for trainings: by its path, or in a Watch.)
+ALL: tuple[type[Instrument], ...] = (
+    Topology,
+    Stability,
+    Contraction,
+    Propagation,
+    Isometry,
+    Sensitivity,
+    Lipschitz,
+    Robustness,
+)
 
-__all__ = ["ALL", "Contraction", "Isometry", "Propagation", "Robustness", "Sensitivity", "Stability", "Topology"]
+__all__ = [
+    "ALL",
+    "Contraction",
+    "Extremes",
+    "Isometry",
+    "Lipschitz",
+    "Propagation",
+    "Robustness",
+    "Sensitivity",
+    "Stability",
+    "Topology",
+]

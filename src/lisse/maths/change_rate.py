@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lisse.maths.given import check_least
+
 
 def change_rate(distances: Tensor) -> Tensor:
     r"""Absolute change rates ``[…, L - 1]``: :math:`r_l = |WD_{l+1} - WD_l| / WD_l`, :math:`l = 1 … L - 1`.
@@ -26,7 +28,7 @@ def change_rate(distances: Tensor) -> Tensor:
 def cumulative_rate(rates: Tensor) -> Tensor:
     r"""Cumulative change rates ``[…, m]``: :math:`c_l = \sum_{k \le l} r_k`; a rate that is NaN adds nothing.
 
-    Cumulate first, then interpolate (:func:`landscape`): the other order would add up interpolated values.
+    Cumulate first, then interpolate (:func:`rate_curve`): the other order would add up interpolated values.
     """
     return _rates("cumulative_rate", rates).nan_to_num(nan=0.0, posinf=torch.inf).cumsum(-1)
 
@@ -50,21 +52,20 @@ def mean_rate(rates: Tensor) -> Tensor:
     return _rates("mean_rate", rates).nanmean(-1)
 
 
-def landscape(values: Tensor, *, points: int = 101) -> Tensor:
+def rate_curve(values: Tensor, *, points: int = 101) -> Tensor:
     r"""Values at :math:`i/(m - 1)`, :math:`i = 0 … m - 1`, interpolated linearly to ``points`` equal steps of [0, 1].
 
     ``[…, m]`` to ``[…, points]``: networks of different depths on one axis. A single value is constant. NaN leaves a
     gap between its two neighbours, no more. The maximum never exceeds that of the values, and falls short of it where
     the grid misses a node: take maxima before. Reference: [chen2024] sec. 5.
     """
-    values = _rates("landscape", values)
-    if points < 2:
-        raise ValueError(f"landscape: points must be at least 2, got {points}.")
+    values = _rates("rate_curve", values)
+    check_least("rate_curve", 2, points=points)
     count = values.shape[-1]
-    place = torch.arange(points, dtype=torch.float64, device=values.device) * (count - 1) / (points - 1)
-    left = place.floor().long().clamp(0, max(count - 2, 0))
+    position = torch.arange(points, dtype=torch.float64, device=values.device) * (count - 1) / (points - 1)
+    left = position.floor().long().clamp(0, max(count - 2, 0))
     right = (left + 1).clamp_max(count - 1)
-    share = (place - left).to(values.dtype)
+    share = (position - left).to(values.dtype)
     below, above = values[..., left], values[..., right]
     between = below + (above - below) * share
     # Rounding must not put a value outside the two it lies between.
@@ -87,7 +88,7 @@ def _distances(where: str, distances: Tensor) -> Tensor:
 
 
 def _rates(where: str, rates: Tensor) -> Tensor:
-    rates = _floating(where, "values" if where == "landscape" else "rates", rates)
+    rates = _floating(where, "values" if where == "rate_curve" else "rates", rates)
     if rates.shape[-1] < 1:
         raise ValueError(f"{where}: there must be at least one value, got none.")
     return rates

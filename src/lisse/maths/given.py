@@ -1,11 +1,17 @@
-"""What a person gives to a function of the mathematics, made into finite tensors of floats."""
+"""What a person gives to a function of the mathematics: made into finite tensors of floats, numbers checked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+#: What is taken where a tensor is meant.
+Values = Tensor | np.ndarray
 
 
 def floating(where: str, name: str, value: Any) -> Tensor:
@@ -16,24 +22,63 @@ def floating(where: str, name: str, value: Any) -> Tensor:
     try:
         # A Python number has the digits of float64, whatever torch's default is.
         plain = isinstance(value, (float, list, tuple)) and not _holds_tensors(value)
-        given = torch.as_tensor(value, dtype=torch.float64 if plain else None)
+        values = torch.as_tensor(value, dtype=torch.float64 if plain else None)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{where}: {name} must be a tensor or an array, got {type(value).__name__}.") from error
-    if given.is_complex():
-        raise TypeError(f"{where}: {name} must be real, got {given.dtype}.")
-    if not given.is_floating_point():
-        given = given.double()
-    if not all_finite(given):
+    if values.is_complex():
+        raise TypeError(f"{where}: {name} must be real, got {values.dtype}.")
+    if not values.is_floating_point():
+        values = values.double()
+    if not all_finite(values):
         raise ValueError(f"{where}: {name} must be finite, got NaN or infinity in it.")
-    return given
+    return values
 
 
-def all_finite(given: Tensor) -> bool:
-    """Whether no entry is NaN or infinite: from the two extremes, one pass without a mask of the same size."""
-    if given.numel() == 0:
-        return True
-    low, high = given.detach().aminmax()  # NaN goes into both
-    return bool(torch.isfinite(low) & torch.isfinite(high))
+def all_finite(values: Tensor) -> bool:
+    """Whether no entry is NaN or infinite: one pass over the numbers, a second only where their sum overflows."""
+    values = values.detach()
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
+
+
+def check_least(where: str, least: float, **numbers: float) -> None:
+    """Refuse a number below ``least``; NaN is."""
+    for name, number in numbers.items():
+        if not number >= least:
+            raise ValueError(f"{where}: {name} must be at least {least}, got {number}.")
+
+
+def check_integer(where: str, least: int, **numbers: Any) -> None:
+    """Refuse what is no integer of at least ``least``."""
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
+            raise ValueError(f"{where}: {name} must be an integer of at least {least}, got {number!r}.")
+
+
+def check_positive(where: str, **numbers: float) -> None:
+    """Refuse 0, what is below it, and NaN."""
+    for name, number in numbers.items():
+        if not number > 0:
+            raise ValueError(f"{where}: {name} must be positive, got {number}.")
+
+
+def check_level(where: str, level: float) -> None:
+    """Refuse a level of confidence that is none."""
+    if not 0 < level < 1:
+        raise ValueError(f"{where}: level must lie in (0, 1), got {level}.")
+
+
+def check_word(where: str, choices: Sequence[str], **words: str) -> None:
+    """Refuse a word that is not one of ``choices``."""
+    for name, word in words.items():
+        if word not in choices:
+            raise ValueError(f"{where}: {name} must be one of {', '.join(choices)}, got {word!r}.")
+
+
+def overflow_advice(values: Tensor) -> str:
+    """What to say where ``values`` are not finite: half precision ends at 65504."""
+    if values.dtype != torch.float16:
+        return ""
+    return " float16 ends at 65504, and this layer goes beyond: take bfloat16 or float32 (?dtype=bfloat16)."
 
 
 def _holds_tensors(value: Any) -> bool:

@@ -13,7 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Statistic = Literal["mean", "median"] | Callable[[Tensor], Tensor]
+from lisse.maths.given import all_finite, check_least, check_level
+
+_Statistic = Literal["mean", "median"] | Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,22 @@ class Interval:
     level: float
 
 
+def no_interval(value: Tensor, n: int, level: float) -> Interval:
+    """A value whose ends are not known: they are NaN."""
+    unknown = torch.full_like(value, torch.nan)
+    return Interval(value, unknown, unknown, n, level)
+
+
+def student(freedom: float, level: float) -> float:
+    """How many standard errors Student's two-sided interval of ``level`` reaches, with so many degrees of freedom."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + level) / 2))
+
+
 def bootstrap(
     values: Tensor,
-    statistic: Statistic = "mean",
+    statistic: _Statistic = "mean",
     *,
     level: float = 0.95,
     resamples: int = 2000,
@@ -54,10 +69,8 @@ def bootstrap(
     n = len(values)
     if n < 2:
         raise ValueError(f"bootstrap: values must hold at least 2 samples, got {n}.")
-    if not 0 < level < 1:
-        raise ValueError(f"bootstrap: level must lie in (0, 1), got {level}.")
-    if resamples < 100:
-        raise ValueError(f"bootstrap: resamples must be at least 100, got {resamples}.")
+    check_level("bootstrap", level)
+    check_least("bootstrap", 100, resamples=resamples)
     flat = values.reshape(n, -1).double()
     reduce = _reducer(statistic)
     value = reduce(flat)
@@ -66,9 +79,7 @@ def bootstrap(
     below = (replicates < value).double().mean(0) + ties / 2
     bias = torch.special.ndtri(below.clamp(0.5 / resamples, 1 - 0.5 / resamples))
     skew = _acceleration(flat, statistic)
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(n - 1, (1 + level) / 2)) * (n / (n - 1)) ** 0.5
+    half = student(n - 1, level) * (n / (n - 1)) ** 0.5
     ends = []
     for z in (bias - half, bias + half):
         # Far out, 1 - a z turns negative and the quantile would jump to the other side: the end is the last replicate.
@@ -89,12 +100,9 @@ def across_clouds(values: Tensor, *, level: float = 0.95) -> Interval:
     k = len(values)
     if k < 2:
         raise ValueError(f"across_clouds: values must come from at least 2 clouds, got {k}.")
-    if not 0 < level < 1:
-        raise ValueError(f"across_clouds: level must lie in (0, 1), got {level}.")
-    from scipy.special import stdtrit
-
+    check_level("across_clouds", level)
     mean = values.double().mean(0)
-    half = float(stdtrit(k - 1, (1 + level) / 2)) * values.double().std(0) / k**0.5
+    half = student(k - 1, level) * values.double().std(0) / k**0.5
     return Interval(mean, mean - half, mean + half, k, level)
 
 
@@ -107,12 +115,10 @@ def share_interval(share: Tensor | float, n: int, *, level: float = 0.95) -> Int
     Within [0, 1], and of positive length also where all or none succeeded. Reference: [wilson1927].
     """
     share = torch.as_tensor(share, dtype=torch.float64)
-    if n < 1:
-        raise ValueError(f"share_interval: n must be at least 1, got {n}.")
+    check_least("share_interval", 1, n=n)
+    check_level("share_interval", level)
     if not bool(((share >= 0) & (share <= 1)).all()):
         raise ValueError(f"share_interval: share must lie in [0, 1], got {share.tolist()}.")
-    if not 0 < level < 1:
-        raise ValueError(f"share_interval: level must lie in (0, 1), got {level}.")
     z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * (share * (1 - share) / n + z**2 / (4 * n**2)).sqrt()
@@ -126,8 +132,7 @@ def disjoint_clouds(n: int, size: int, *, clouds: int = 5, generator: torch.Gene
 
     ``k`` is smaller where ``n`` does not hold that many; at least one must fit.
     """
-    if size < 1 or clouds < 1:
-        raise ValueError(f"disjoint_clouds: size and clouds must be at least 1, got {size} and {clouds}.")
+    check_least("disjoint_clouds", 1, size=size, clouds=clouds)
     if n < size:
         raise ValueError(f"disjoint_clouds: size must not exceed the number of samples, got {size} of {n}.")
     count = min(clouds, n // size)
@@ -139,43 +144,44 @@ def _samples(where: str, values: Tensor) -> Tensor:
     values = torch.as_tensor(values)
     if values.ndim == 0:
         raise ValueError(f"{where}: values must have samples on axis 0, got a single number.")
-    if not bool(torch.isfinite(values).all()):
+    if not all_finite(values):
         raise ValueError(f"{where}: values must be finite, got NaN or infinity among them.")
     return values
 
 
-def _median(values: Tensor) -> Tensor:
+def median(values: Tensor) -> Tensor:
+    """The median over axis 0; of an even number, the middle of the two."""
     ordered = values.sort(0).values
     n = len(values)
     return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
 
 
-def _reducer(statistic: Statistic) -> Callable[[Tensor], Tensor]:
+def _reducer(statistic: _Statistic) -> Callable[[Tensor], Tensor]:
     if statistic == "mean":
         return lambda values: values.mean(0)
     if statistic == "median":
-        return _median
+        return median
     if callable(statistic):
         return statistic
     raise ValueError(f"bootstrap: statistic must be mean, median or a function, got {statistic!r}.")
 
 
-def _replicates(flat: Tensor, statistic: Statistic, resamples: int, generator: torch.Generator | None) -> Tensor:
+def _replicates(flat: Tensor, statistic: _Statistic, resamples: int, generator: torch.Generator | None) -> Tensor:
     n = len(flat)
     reduce = _reducer(statistic)
-    found = []
+    replicates = []
     for start in range(0, resamples, 64):
         count = min(64, resamples - start)
         picks = torch.randint(n, (count, n), generator=generator).to(flat.device)
         if statistic == "mean":  # counts times values: one matrix product for every column at once
             counts = flat.new_zeros(count, n).scatter_add_(1, picks, flat.new_ones(1, 1).expand(count, n))
-            found.append(counts @ flat / n)
+            replicates.append(counts @ flat / n)
         else:
-            found.append(torch.stack([reduce(flat[pick]) for pick in picks]))
-    return torch.cat(found)
+            replicates.append(torch.stack([reduce(flat[pick]) for pick in picks]))
+    return torch.cat(replicates)
 
 
-def _acceleration(flat: Tensor, statistic: Statistic) -> Tensor:
+def _acceleration(flat: Tensor, statistic: _Statistic) -> Tensor:
     n = len(flat)
     if statistic == "mean":
         deviations = (flat - flat.mean(0)) / (n - 1)
@@ -192,8 +198,8 @@ def _acceleration(flat: Tensor, statistic: Statistic) -> Tensor:
 def _quantile(replicates: Tensor, at: Tensor) -> Tensor:
     """Column-wise linear-interpolation quantiles, one level per column."""
     ordered = replicates.sort(0).values
-    place = at.clamp(0, 1) * (len(ordered) - 1)
-    left = place.floor().long()
+    position = at.clamp(0, 1) * (len(ordered) - 1)
+    left = position.floor().long()
     right = (left + 1).clamp_max(len(ordered) - 1)
     low, high = ordered.gather(0, left[None])[0], ordered.gather(0, right[None])[0]
-    return low + (high - low) * (place - left)
+    return low + (high - low) * (position - left)

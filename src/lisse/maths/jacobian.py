@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from lisse.maths.given import check_least, check_positive
 
 _LEAST_STEPS = 4
 _NO_SECOND = "jacobian_norm: y must have second derivatives in x, got an operation without them on the way."
@@ -44,7 +48,9 @@ def jacobian_norm(
     step, whoever shares its batch. ``value`` is :math:`\|J v\|_2 \le \|J\|_2` of the unit vector :math:`v = V q`
     itself: a lower estimate whether or not it converged.
 
-    ``start`` ``[n, …]`` is the first vector (random by default, from ``generator``).
+    ``start`` ``[n, …]`` is the first vector (random by default, from ``generator``). Where a product leaves the range
+    of its dtype (a hundred layers that each shrink or stretch), it is taken again of a vector scaled by a power of two;
+    a sample whose derivative is not finite even so has the value NaN.
 
     A vjp is a backward pass over the graph between ``x`` and ``y`` alone; a jvp is the derivative of the vjp in its
     vector, which is linear, so it costs one more backward over that pass. Cost: about 5 forwards of that part of the
@@ -53,10 +59,8 @@ def jacobian_norm(
     """
     if len(x) != len(y):
         raise ValueError(f"jacobian_norm: x and y must have as many samples, got {len(x)} and {len(y)}.")
-    if max_iter < 1:
-        raise ValueError(f"jacobian_norm: max_iter must be at least 1, got {max_iter}.")
-    if not tol > 0:
-        raise ValueError(f"jacobian_norm: tol must be positive, got {tol}.")
+    check_least("jacobian_norm", 1, max_iter=max_iter)
+    check_positive("jacobian_norm", tol=tol)
     covector = torch.zeros_like(y, requires_grad=True)
     (pulled,) = torch.autograd.grad(y, x, covector, create_graph=True, allow_unused=True)
     if pulled is None:
@@ -68,29 +72,72 @@ def jacobian_norm(
     n = len(x)
     bidiagonal = torch.zeros(n, max_iter, max_iter, dtype=torch.float64, device=x.device)
     mixture = torch.zeros(n, max_iter, dtype=torch.float64, device=x.device)
-    done = torch.zeros(n, dtype=torch.bool, device=x.device)
+    converged = torch.zeros(n, dtype=torch.bool, device=x.device)
+    finite = torch.ones_like(converged)
+
+    def forward(vector: Tensor) -> tuple[Tensor, Tensor]:
+        return _in_range(lambda scaled: _jvp(pulled, covector, scaled), vector, finite)
+
+    def backward(vector: Tensor) -> tuple[Tensor, Tensor]:
+        return _in_range(lambda scaled: torch.autograd.grad(y, x, scaled, retain_graph=True)[0], vector, finite)
+
     steps = 0
     for k in range(max_iter):
         steps = k + 1
-        u = _orthogonal(_jvp(pulled, covector, vs[k]), us)
-        alpha = _norm(u)
+        image, scale = forward(vs[k])
+        u = _orthogonal(image, us)
+        alpha = _norm(u) * scale
         us.append(_unit(u))
-        (back,) = torch.autograd.grad(y, x, us[k], retain_graph=True)
-        w = _orthogonal(back, vs)
-        beta = _norm(w)
+        image, scale = backward(us[k])
+        w = _orthogonal(image, vs)
+        beta = _norm(w) * scale
         bidiagonal[:, k, k] = alpha
         left, sigma, right = torch.linalg.svd(bidiagonal[:, :steps, :steps])
-        mixture[:, :steps] = torch.where(done[:, None], mixture[:, :steps], right[:, 0])
+        mixture[:, :steps] = torch.where(converged[:, None], mixture[:, :steps], right[:, 0])
         residual = beta * left[:, k, 0].abs()
         enough = steps >= min(_LEAST_STEPS, max_iter)
-        done |= (residual <= tol * sigma[:, 0]) if enough else torch.zeros_like(done)
-        if bool(done.all()) or steps == max_iter:
+        converged |= (residual <= tol * sigma[:, 0]) if enough else torch.zeros_like(converged)
+        if bool((converged | ~finite).all()) or steps == max_iter:
             break
         bidiagonal[:, k, k + 1] = beta
         vs.append(_unit(w))
     direction = sum((_spread(mixture[:, k], x).to(x.dtype) * vs[k] for k in range(steps)), torch.zeros_like(x))
     direction = _unit(direction)
-    return JacobianNorm(_norm(_jvp(pulled, covector, direction)), direction.detach(), done, steps)
+    image, scale = forward(direction)
+    value = torch.where(finite, _norm(image) * scale, torch.nan)
+    return JacobianNorm(value, direction.detach(), converged & finite, steps)
+
+
+def worst_token_stretch(
+    f: Callable[[Tensor], Tensor], x: Tensor, *, steps: int = 20, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""How far f moves the worst token for a small move of tokens, :math:`\max_i\|(J\delta)_i\|`, from below.
+
+    ``x`` ``[t, d]``, f(x) ``[t', d']``; at most one move per token, :math:`\max_j\|\delta_j\| \le 1`. With i the worst
+    token and u its direction, :math:`\langle u, (J\delta)_i\rangle` is largest at :math:`\delta_j = (J^\top u)_j /
+    \|(J^\top u)_j\|`, so that iterating never gets worse. Returns the stretch and the move δ that attains it. Cost:
+    a jvp and a vjp per step.
+    """
+    check_least("worst_token_stretch", 1, steps=steps)
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        y = f(x)
+        covector = torch.zeros_like(y, requires_grad=True)
+        (pulled,) = torch.autograd.grad(y, x, covector, create_graph=True)
+    delta = torch.nn.functional.normalize(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device), dim=-1)
+    best = y.new_zeros(()), delta
+    for _ in range(steps):
+        moved = _jvp(pulled, covector, delta)
+        sizes = moved.norm(dim=-1)
+        worst = sizes.argmax()
+        if not sizes[worst] > best[0] * (1 + 1e-9):
+            break
+        best = sizes[worst], delta
+        direction = torch.zeros_like(y)
+        direction[worst] = moved[worst] / sizes[worst]
+        (back,) = torch.autograd.grad(y, x, direction, retain_graph=True)
+        delta = torch.nn.functional.normalize(back, dim=-1)
+    return best
 
 
 def effective_rank(points: Tensor, *, rows: Tensor | None = None, chunk: int = 4096) -> Tensor:
@@ -126,6 +173,26 @@ def _jvp(pulled: Tensor, covector: Tensor, v: Tensor) -> Tensor:
     return w
 
 
+def _in_range(product: Callable[[Tensor], Tensor], vector: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
+    """A linear map's ``product(vector)`` as images of norm 0 or in [½, 1), and the scale ``[n]`` of each.
+
+    Products that may have left the range of the dtype on their way are taken once more, of ``vector`` over or times a
+    power of two, which is exact. Rows that are not finite even so are zero, and are taken out of ``finite``.
+    """
+    image = product(vector)
+    least = math.log2(torch.finfo(vector.dtype).tiny)
+    reach = 2.0 ** int(-0.75 * least)
+    size = _norm(image)
+    shift = torch.ones_like(size).masked_fill_(size < 1 / reach, reach).masked_fill_(~(size < reach), 1 / reach)
+    if bool((shift != 1).any()):
+        image = product(vector * _spread(shift, vector).to(vector.dtype))
+        size = _norm(image)
+    finite &= size.isfinite()
+    exponent = torch.frexp(torch.where(finite, size, 0.0))[1].double().clamp_min(least)
+    image = torch.where(_spread(finite, image), image, 0.0) * _spread(torch.exp2(-exponent), image).to(image.dtype)
+    return image, torch.exp2(exponent) / shift
+
+
 def _norm(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x.detach().flatten(1), dim=1, dtype=torch.float64)
 
@@ -137,7 +204,7 @@ def _spread(values: Tensor, like: Tensor) -> Tensor:
 def _unit(x: Tensor) -> Tensor:
     """Each sample over its norm; zero stays zero."""
     size = _norm(x)
-    return x * _spread(torch.where(size > 0, 1 / size, 0.0), x).to(x.dtype)
+    return x * _spread(torch.where(size > torch.finfo(x.dtype).tiny, 1 / size, 0.0), x).to(x.dtype)
 
 
 def _orthogonal(x: Tensor, basis: list[Tensor]) -> Tensor:

@@ -43,19 +43,12 @@ def masked_attention(attention: Tensor, values: Tensor, masked: Tensor) -> Maske
 
     ``masked`` ``[p]`` is True at masked tokens, some but not all.
     """
-    a, v = floating("masked_attention", "attention", attention), floating("masked_attention", "values", values)
-    if a.ndim < 2 or v.ndim < 2 or a.shape[-1] != a.shape[-2] or v.shape[-2] != a.shape[-1]:
-        raise ValueError(
-            "masked_attention: attention and values must be [..., p, p] and [..., p, e], got "
-            f"{list(a.shape)} and {list(v.shape)}. Give a value per key."
-        )
-    hidden = _mask("masked_attention", masked, a.shape[-1]).to(a.device)
-    v = v.to(a)
+    a, v, hidden = _head("masked_attention", attention, values, masked)
     mass = a[..., hidden].sum(-1)
-    kept = a[..., ~hidden].sum(-1, keepdim=True)
-    if not bool((kept > 0).all()):
+    visible = a[..., ~hidden].sum(-1, keepdim=True)
+    if not bool((visible > 0).all()):
         raise ValueError("masked_attention: attention must leave some weight on unmasked keys, got a row with none.")
-    restricted = a[..., ~hidden] / kept @ v[..., ~hidden, :]
+    restricted = a[..., ~hidden] / visible @ v[..., ~hidden, :]
     part = a[..., hidden] / torch.where(mass > 0, mass, 1.0)[..., None] @ v[..., hidden, :]
     return MaskedAttention(a @ v, restricted, mass, part)
 
@@ -109,17 +102,17 @@ def lemma_residuals(
             f"{where}: wq and wk must have the same width, got {maps[0].shape[1]} and {maps[1].shape[1]}. Their dot "
             "products are taken."
         )
-    place = torch.zeros_like(y) if positions is None else floating(where, "positions", positions).to(y)
-    if place.shape != y.shape:
-        raise ValueError(f"{where}: positions must be {list(y.shape)}, as the tokens are, got {list(place.shape)}.")
+    offsets = torch.zeros_like(y) if positions is None else floating(where, "positions", positions).to(y)
+    if offsets.shape != y.shape:
+        raise ValueError(f"{where}: positions must be {list(y.shape)}, as the tokens are, got {list(offsets.shape)}.")
     factor = maps[0].shape[1] ** -0.5 if scale is None else scale
 
     def head(rows: Tensor) -> tuple[Tensor, Tensor]:
         q, k, v = (rows @ w for w in maps)
         return (factor * q @ k.T).softmax(-1), v
 
-    attention, values = head(y + place)
-    return attention_residuals(attention, values, hidden, zeroed=head(torch.where(hidden[:, None], 0.0, y) + place))
+    attention, values = head(y + offsets)
+    return attention_residuals(attention, values, hidden, zeroed=head(torch.where(hidden[:, None], 0.0, y) + offsets))
 
 
 def attention_residuals(
@@ -137,26 +130,24 @@ def attention_residuals(
     are set to zero (``zeroed`` is then :math:`a_i \|m_i\|`). ``queries`` (indices, or a mask of p) takes the residuals
     of some alone; the refit is that of all. ``tol`` is that of :func:`simplex_weights`, which takes most of the time.
     """
-    split = masked_attention(attention, values, masked)
-    a = floating("attention_residuals", "attention", attention)
-    v = floating("attention_residuals", "values", values).to(a)
-    hidden = _mask("attention_residuals", masked, a.shape[-1]).to(a.device)
+    a, v, hidden = _head("attention_residuals", attention, values, masked)
+    split = masked_attention(a, v, hidden)
     z, norm = split.output, torch.linalg.vector_norm
     if zeroed is None:
         without = a[:, ~hidden] @ v[~hidden]
     else:
-        other, its = (floating("attention_residuals", "zeroed", part).to(a) for part in zeroed)
-        without = other[:, ~hidden] @ its[~hidden]
+        zeroed_rows, zeroed_values = (floating("attention_residuals", "zeroed", part).to(a) for part in zeroed)
+        without = zeroed_rows[:, ~hidden] @ zeroed_values[~hidden]
     design = torch.cat([split.restricted, torch.ones_like(z[:, :1])], 1)
     refit = design @ _least_squares(design, z)
-    chosen = slice(None) if queries is None else torch.as_tensor(queries).to(a.device)
-    some, seen = z[chosen], v[~hidden]
+    selection = slice(None) if queries is None else torch.as_tensor(queries).to(a.device)
+    targets, visible = z[selection], v[~hidden]
     return LemmaResiduals(
-        norm(some - split.restricted[chosen], dim=-1),
-        norm(some - without[chosen], dim=-1),
-        norm(some - refit[chosen], dim=-1),
-        norm(some - simplex_weights(some, seen, tol=tol) @ seen, dim=-1),
-        span_residual(some, seen),
+        norm(targets - split.restricted[selection], dim=-1),
+        norm(targets - without[selection], dim=-1),
+        norm(targets - refit[selection], dim=-1),
+        norm(targets - simplex_weights(targets, visible, tol=tol) @ visible, dim=-1),
+        span_residual(targets, visible),
     )
 
 
@@ -194,7 +185,7 @@ def simplex_weights(targets: Tensor, points: Tensor, *, max_iter: int = 2000, to
     a = torch.full_like(along, 1 / len(v))
     if not float(size) > 0:
         return a
-    done = a.clone()
+    result = a.clone()
     rows = torch.arange(len(a), device=a.device)  # those that are not there yet
     ahead, momentum = a, torch.ones_like(a[:, :1])
     for step in range(max_iter):
@@ -208,12 +199,12 @@ def simplex_weights(targets: Tensor, points: Tensor, *, max_iter: int = 2000, to
         if step % 10 == 9:
             slope = a @ gram - along
             open_ = (a * slope).sum(-1) - slope.amin(-1) > tol * size
-            done[rows] = a
+            result[rows] = a
             if not bool(open_.any()):
                 break
             rows, a, ahead, momentum, along = (x[open_] for x in (rows, a, ahead, momentum, along))
-    done[rows] = a
-    return done
+    result[rows] = a
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,16 +232,16 @@ def interpolation_bound(
     the resolution.
     """
     where = "interpolation_bound"
-    found, u = floating(where, "reconstruction", reconstruction), floating(where, "image", image)
-    if found.shape != u.shape or u.ndim not in (2, 3):
+    estimate, u = floating(where, "reconstruction", reconstruction), floating(where, "image", image)
+    if estimate.shape != u.shape or u.ndim not in (2, 3):
         raise ValueError(
-            f"{where}: reconstruction and image must both be [h, w] or [c, h, w], got {list(found.shape)} and "
+            f"{where}: reconstruction and image must both be [h, w] or [c, h, w], got {list(estimate.shape)} and "
             f"{list(u.shape)}."
         )
     tokens = int(torch.as_tensor(masked).numel())
     rows, columns = square_grid(where, tokens, grid)
     hidden = _mask(where, masked, tokens).to(u.device)
-    error = patchify(found - u, (rows, columns))
+    error = patchify(estimate - u, (rows, columns))
     h, w = u.shape[-2] // rows, u.shape[-1] // columns
     pieces = error.reshape(tokens, h, w, -1).permute(0, 3, 1, 2)
     norms = error.abs().mean(-1) + bv_seminorm(pieces) / (h * w)
@@ -262,8 +253,8 @@ def _to_simplex(a: Tensor) -> Tensor:
     """Each row's nearest point of the probability simplex, by sorting."""
     ordered = a.sort(-1, descending=True).values
     sums = ordered.cumsum(-1) - 1
-    place = torch.arange(1, a.shape[-1] + 1, device=a.device).to(a)
-    count = (ordered * place > sums).sum(-1, keepdim=True)
+    index = torch.arange(1, a.shape[-1] + 1, device=a.device).to(a)
+    count = (ordered * index > sums).sum(-1, keepdim=True)
     return (a - sums.gather(-1, count - 1) / count).clamp_min(0)
 
 
@@ -282,14 +273,25 @@ def _pair(where: str, targets: Any, points: Any) -> tuple[Tensor, Tensor]:
     return z.to(dtype), v.to(dtype)
 
 
+def _head(where: str, attention: Any, values: Any, masked: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention, values and mask that fit each other."""
+    a, v = floating(where, "attention", attention), floating(where, "values", values)
+    if a.ndim < 2 or v.ndim < 2 or a.shape[-1] != a.shape[-2] or v.shape[-2] != a.shape[-1]:
+        raise ValueError(
+            f"{where}: attention and values must be [..., p, p] and [..., p, e], got {list(a.shape)} and "
+            f"{list(v.shape)}. Give a value per key."
+        )
+    return a, v.to(a), _mask(where, masked, a.shape[-1]).to(a.device)
+
+
 def _mask(where: str, masked: Any, tokens: int) -> Tensor:
     """A boolean mask of some but not all tokens; indices and numbers are refused."""
-    given = torch.as_tensor(masked)
-    if given.dtype != torch.bool or given.shape != (tokens,):
+    mask = torch.as_tensor(masked)
+    if mask.dtype != torch.bool or mask.shape != (tokens,):
         raise ValueError(
-            f"{where}: masked must be {tokens} booleans, True where a token is masked, got {given.dtype} of shape "
-            f"{list(given.shape)}."
+            f"{where}: masked must be {tokens} booleans, True where a token is masked, got {mask.dtype} of shape "
+            f"{list(mask.shape)}."
         )
-    if bool(given.all()) or not bool(given.any()):
-        raise ValueError(f"{where}: masked must hide some tokens but not all, got {int(given.sum())} of {tokens}.")
-    return given
+    if bool(mask.all()) or not bool(mask.any()):
+        raise ValueError(f"{where}: masked must hide some tokens but not all, got {int(mask.sum())} of {tokens}.")
+    return mask

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lisse.maths.intervals import Interval
+from lisse.maths.given import check_level
+from lisse.maths.intervals import Interval, across_clouds, no_interval, student
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +51,16 @@ def power_law(x: Tensor, y: Tensor, *, slope: float | None = None, level: float 
         raise ValueError(f"power_law: y must have one value per x, got {len(ly)} for {n}.")
     if n < 3:
         raise ValueError(f"power_law: x must hold at least 3 points, got {n}. Two lie on a line whatever they are.")
-    _check_level("power_law", level)
+    check_level("power_law", level)
     dx, dy = lx - lx.mean(), ly - ly.mean()
     across = dx.square().sum()
     if not float(across) > 0:
         raise ValueError("power_law: x must hold different values, got one value only.")
-    from scipy.special import stdtrit
-
     b = dx @ dy / across if slope is None else torch.tensor(float(slope), dtype=torch.float64)
     log_a = ly.mean() - b * lx.mean()
     free = n - 2 if slope is None else n - 1
     s = ((ly - log_a - b * lx).square().sum() / free).sqrt()
-    t = float(stdtrit(free, (1 + level) / 2))
+    t = student(free, level)
     half_b = t * s / across.sqrt() if slope is None else torch.zeros((), dtype=torch.float64)
     half_a = t * s * (1 / n + (lx.mean().square() / across if slope is None else 0.0)) ** 0.5
     return PowerLaw(
@@ -80,43 +79,33 @@ def geometric_mean(values: Tensor, *, level: float = 0.95) -> Interval:
     Student's interval of the mean logarithm; a single value has none (its ends are NaN).
     """
     logs = _logs("geometric_mean", "values", values)
-    n = len(logs)
-    _check_level("geometric_mean", level)
-    mean = logs.mean()
-    if n == 1:
-        nothing = torch.tensor(torch.nan, dtype=torch.float64)
-        return Interval(mean.exp(), nothing, nothing, 1, level)
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(n - 1, (1 + level) / 2)) * logs.std() / n**0.5
-    return Interval(mean.exp(), (mean - half).exp(), (mean + half).exp(), n, level)
+    check_level("geometric_mean", level)
+    if len(logs) == 1:
+        return no_interval(logs.mean().exp(), 1, level)
+    mean = across_clouds(logs, level=level)
+    return Interval(mean.value.exp(), mean.low.exp(), mean.high.exp(), mean.n, level)
 
 
 def _correlation(dx: Tensor, dy: Tensor, level: float) -> Interval:
     n = len(dx)
     down = dy.square().sum()
     if not float(down) > 0:  # a flat line has no correlation
-        nothing = torch.tensor(torch.nan, dtype=torch.float64)
-        return Interval(nothing, nothing, nothing, n, level)
+        return no_interval(down * torch.nan, n, level)
     r = (dx @ dy / (dx.square().sum() * down).sqrt()).clamp(-1, 1)
     if n == 3:
-        one = torch.ones((), dtype=torch.float64)
-        return Interval(r, -one, one, n, level)
+        unit = torch.ones((), dtype=torch.float64)
+        return Interval(r, -unit, unit, n, level)
     half = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)) / (n - 3) ** 0.5
     z = torch.atanh(r)
     return Interval(r, torch.tanh(z - half), torch.tanh(z + half), n, level)
 
 
 def _logs(where: str, name: str, values: Tensor) -> Tensor:
-    given = torch.as_tensor(values, dtype=torch.float64).cpu()
-    if given.ndim != 1 or not len(given):
-        raise ValueError(f"{where}: {name} must be numbers in one row, got shape {list(given.shape)}.")
-    if not bool((torch.isfinite(given) & (given > 0)).all()):
-        worst = float(given[~(torch.isfinite(given) & (given > 0))][0])
+    numbers = torch.as_tensor(values, dtype=torch.float64).cpu()
+    if numbers.ndim != 1 or not len(numbers):
+        raise ValueError(f"{where}: {name} must be numbers in one row, got shape {list(numbers.shape)}.")
+    good = torch.isfinite(numbers) & (numbers > 0)
+    if not bool(good.all()):
+        worst = float(numbers[~good][0])
         raise ValueError(f"{where}: {name} must be positive and finite, got {worst}. Logarithms need that.")
-    return given.log()
-
-
-def _check_level(where: str, level: float) -> None:
-    if not 0 < level < 1:
-        raise ValueError(f"{where}: level must lie in (0, 1), got {level}.")
+    return numbers.log()

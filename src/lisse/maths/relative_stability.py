@@ -11,16 +11,24 @@ Per sample :math:`x`, with a deformation :math:`\tau` and noise :math:`\eta` on 
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import itertools
+from functools import lru_cache
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lisse.maths import stability_loops
-from lisse.maths.intervals import Interval
+from lisse.maths.given import all_finite, check_least, check_level, check_word
+from lisse.maths.intervals import Interval, median, no_interval, student
+from lisse.maths.machine_code import in_turn, loops
 
-Statistic = Literal["mean", "median"]
+_LOOPS = "lisse.maths.stability_loops"
+Centre = Literal["mean", "median"]
 _AT_ONCE = 2**22  # counts in flight while resampling
+#: Numbers for every thread, at least. PyTorch's own threads still spin where another one is to start, right after a
+#: layer was computed: on two cores a second thread made 4e5 numbers take twice as long, and 6e6 as long as alone.
+_ALONE = 1 << 21
 
 
 def sphere(directions: Tensor, radius: float | Tensor) -> Tensor:
@@ -54,14 +62,15 @@ def squared_distances(a: Tensor, b: Tensor, *, rows: Tensor | None = None) -> Te
         raise ValueError(f"squared_distances: rows must lie in 0 … {len(b) - 1}, got {rows.min()} … {rows.max()}.")
     a, b = a.flatten(1), b.flatten(1)
     graph = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    if not graph and stability_loops.fits(a, b):
-        return stability_loops.squared_distances(a, b, rows)
+    compiled = None if graph or not _plain(a, b) else loops(_LOOPS)
+    if compiled is not None:
+        return _summed_squares(compiled.sum_squares, a, b, rows)
     wide = torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32
     if a.device.type != "cpu" or graph:
         other = b if rows is None else b[rows.to(b.device)]
         return torch.linalg.vector_norm(a.to(wide) - other.to(wide), dim=1).square()
     n, d = a.shape
-    found = torch.empty(n, dtype=wide)
+    norms = torch.empty(n, dtype=wide)
     at_once = max(1, min(n, 2**18 // max(1, d)))
     buffer = torch.empty(at_once, d, dtype=wide)
     for start in range(0, n, at_once):
@@ -72,25 +81,22 @@ def squared_distances(a: Tensor, b: Tensor, *, rows: Tensor | None = None) -> Te
             torch.sub(a[start:stop], other, out=part)
         else:
             part.copy_(a[start:stop]).sub_(other)  # half-precision numbers would be subtracted in half precision
-        torch.linalg.vector_norm(part, dim=1, out=found[start:stop])
-    return found.square_()
+        torch.linalg.vector_norm(part, dim=1, out=norms[start:stop])
+    return norms.square_()
 
 
-def centre(values: Tensor, *, statistic: Statistic = "median") -> Tensor:
+def centre(values: Tensor, *, statistic: Centre = "median") -> Tensor:
     """The mean or the median (of an even number: the middle of the two) over all of ``values``, in float64."""
-    _check("centre", statistic)
+    check_word("centre", get_args(Centre), statistic=statistic)
     flat = torch.as_tensor(values).flatten().double()
     if not len(flat):
         raise ValueError("centre: values must hold at least one number, got none.")
-    if not bool(torch.isfinite(flat).all()):  # sorted last, they would shift a median unseen
+    if not all_finite(flat):  # sorted last, they would shift a median unseen
         raise ValueError("centre: values must be finite, got NaN or infinity among them.")
-    if statistic == "mean":
-        return flat.mean()
-    ordered = flat.sort().values
-    return (ordered[(len(flat) - 1) // 2] + ordered[len(flat) // 2]) / 2
+    return flat.mean() if statistic == "mean" else median(flat)
 
 
-def relative_stability(deformed: Tensor, noisy: Tensor, *, statistic: Statistic = "median") -> Tensor:
+def relative_stability(deformed: Tensor, noisy: Tensor, *, statistic: Centre = "median") -> Tensor:
     r""":math:`R_f` from squared distances ``[n]`` or ``[n, fields]`` of either kind ([petrini2021] eq. 4).
 
     The ratio of two means or of two medians, never the mean of ratios. NaN where the noise changes nothing. With
@@ -105,10 +111,8 @@ def resample_counts(n: int, *, resamples: int = 1000, generator: torch.Generator
 
     The same counts serve every statistic of the same samples, so that what they have in common cancels in ratios.
     """
-    if n < 2:
-        raise ValueError(f"resample_counts: n must be at least 2, got {n}.")
-    if resamples < 100:
-        raise ValueError(f"resample_counts: resamples must be at least 100, got {resamples}.")
+    check_least("resample_counts", 2, n=n)
+    check_least("resample_counts", 100, resamples=resamples)
     counts = torch.zeros(n, resamples, dtype=torch.int16).T  # a sample's counts lie side by side: medians gather them
     for row in counts:
         row.copy_(torch.bincount(torch.randint(n, (n,), generator=generator), minlength=n))
@@ -131,14 +135,14 @@ def pair_counts(counts: Tensor, partners: Tensor) -> Tensor:
 
 
 def resampled_centre(
-    values: Tensor, counts: Tensor, *, statistic: Statistic = "median", sizes: Tensor | None = None
+    values: Tensor, counts: Tensor, *, statistic: Centre = "median", sizes: Tensor | None = None
 ) -> Tensor:
     """The mean or median of ``values`` ``[n]`` or ``[n, k]`` in every resample, float64 ``[resamples]``.
 
     Sample i counts ``counts[b, i]`` times in resample b, with all its k values; NaN where nothing was drawn. ``sizes``
     are ``counts.sum(1)``, for those who ask more than once. Cost: one sort and O(resamples · n k), in bounded memory.
     """
-    _check("resampled_centre", statistic)
+    check_word("resampled_centre", get_args(Centre), statistic=statistic)
     values = torch.as_tensor(values)
     values = values.reshape(len(values), -1).double().cpu()
     n, k = values.shape
@@ -148,45 +152,48 @@ def resampled_centre(
     if statistic == "mean":
         return counts.double() @ values.sum(1) / drawn
     if not bool(drawn.all()):
-        found = torch.full(drawn.shape, torch.nan, dtype=torch.float64)
-        found[drawn > 0] = resampled_centre(values, counts[drawn > 0], statistic=statistic)
-        return found
-    ordered, place = values.flatten().sort()
-    owner, by_sample = place // k, counts.T
-    if counts.dtype == torch.int16 and stability_loops.fits():
-        return ordered[stability_loops.middle_ranks(by_sample, owner, drawn)].mean(1)
+        centres = torch.full(drawn.shape, torch.nan, dtype=torch.float64)
+        centres[drawn > 0] = resampled_centre(values, counts[drawn > 0], statistic=statistic)
+        return centres
+    ordered, order = values.flatten().sort()
+    owner, by_sample = order // k, counts.T
+    if counts.dtype == torch.int16 and (compiled := loops(_LOOPS)) is not None:
+        middles = torch.stack([(drawn + 1) // 2, drawn // 2 + 1]).to(torch.int32).contiguous().numpy()
+        pairs = np.zeros((2, len(drawn)), np.int32)
+        compiled.rank_middles(by_sample.contiguous().numpy(), owner.numpy(), middles, pairs)
+        return ordered[torch.from_numpy(pairs).long().T].mean(1)
     # The median of a resample lies near the sample's: six standard deviations of its rank around the middle, and all
     # ranks where that was not enough.
     reach = int(3 * k * n**0.5) + 2
     for low, high in ((max(0, n * k // 2 - reach), min(n * k, n * k // 2 + reach)), (0, n * k)):
-        places = _middles(by_sample, owner, drawn, low, high)
-        if places is not None:
+        ranks = _middles(by_sample, owner, drawn, low, high)
+        if ranks is not None:
             break
-    return ordered[places].mean(1)
+    return ordered[ranks].mean(1)
 
 
 def _middles(by_sample: Tensor, owner: Tensor, drawn: Tensor, low: int, high: int) -> Tensor | None:
     """Ranks ``[resamples, 2]`` of the two middle values of every resample; None if one is not in ``low … high - 1``."""
-    found = []
+    ranks = []
     middles = torch.stack([(drawn + 1) // 2, drawn // 2 + 1], 1).to(torch.int32)
     at_once = max(1, _AT_ONCE // (high - low))
-    for some, middle in zip(by_sample.split(at_once, 1), middles.split(at_once), strict=True):
-        below = torch.zeros(some.shape[1], dtype=torch.int32)
-        for part in owner[:low].split(_AT_ONCE // some.shape[1] + 1):
-            below += some.index_select(0, part).sum(0, dtype=torch.int32)
-        upto = some.index_select(0, owner[low:high]).T.contiguous().cumsum(1, dtype=torch.int32)
-        wanted = middle - below[:, None]  # the middle ones are the first up to which so many were drawn
-        if bool((wanted < 1).any()) or bool((wanted > upto[:, -1:]).any()):
+    for counts, middle in zip(by_sample.split(at_once, 1), middles.split(at_once), strict=True):
+        below = torch.zeros(counts.shape[1], dtype=torch.int32)
+        for part in owner[:low].split(_AT_ONCE // counts.shape[1] + 1):
+            below += counts.index_select(0, part).sum(0, dtype=torch.int32)
+        upto = counts.index_select(0, owner[low:high]).T.contiguous().cumsum(1, dtype=torch.int32)
+        targets = middle - below[:, None]  # the middle ones are the first up to which so many were drawn
+        if bool((targets < 1).any()) or bool((targets > upto[:, -1:]).any()):
             return None
-        found.append(low + torch.searchsorted(upto, wanted))
-    return torch.cat(found)
+        ranks.append(low + torch.searchsorted(upto, targets))
+    return torch.cat(ranks)
 
 
 def ratio_interval(
     numerator: Tensor,
     denominator: Tensor,
     *,
-    statistic: Statistic = "median",
+    statistic: Centre = "median",
     level: float = 0.95,
     resamples: int = 1000,
     generator: torch.Generator | None = None,
@@ -200,7 +207,7 @@ def ratio_interval(
     n = len(above)
     if n != len(below):
         raise ValueError(f"ratio_interval: denominator must have one row per sample, got {len(below)} for {n}.")
-    if not bool(torch.isfinite(above).all() and torch.isfinite(below).all()):
+    if not (all_finite(above) and all_finite(below)):
         raise ValueError("ratio_interval: numerator and denominator must be finite, got NaN or infinity among them.")
     counts = resample_counts(n, resamples=resamples, generator=generator)
     top, bottom = (resampled_centre(values, counts, statistic=statistic) for values in (above, below))
@@ -212,18 +219,16 @@ def percentile_interval(value: Tensor, above: Tensor, below: Tensor, *, n: int, 
 
     Resamples with NaN on a side (nothing was drawn) do not count.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"ratio_interval: level must lie in (0, 1), got {level}.")
+    check_level("ratio_interval", level)
     value = value.double().cpu()
-    there = ~(above.isnan() | below.isnan())
-    above, below = above[there], below[there]
+    drawn = ~(above.isnan() | below.isnan())
+    above, below = above[drawn], below[drawn]
     if not len(below) or not bool((below > 0).all()):
-        nothing = torch.tensor(torch.nan, dtype=torch.float64)
-        return Interval(value, nothing, nothing, n, level)
+        return no_interval(value, n, level)
     ordered = (above / below).sort().values  # torch.quantile does the same in six times the time
-    place = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64) * (len(ordered) - 1)
-    before = place.floor().long()
-    ends = torch.lerp(ordered[before], ordered[(before + 1).clamp(max=len(ordered) - 1)], place - before)
+    rank = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64) * (len(ordered) - 1)
+    before = rank.floor().long()
+    ends = torch.lerp(ordered[before], ordered[(before + 1).clamp(max=len(ordered) - 1)], rank - before)
     # A value outside its interval (few, tied samples) would be a contradiction on paper.
     return Interval(value, torch.minimum(ends[0], value), torch.maximum(ends[1], value), n, level)
 
@@ -233,11 +238,10 @@ def coordinate_medians(differences: Tensor) -> Tensor:
 
     It is not invariant under rotations of the output, as the paper's own medians of norms are.
     """
-    squares = torch.as_tensor(differences).flatten(1).double().square().sort(0).values
-    n = len(squares)
-    if not n or not bool(torch.isfinite(squares[-1]).all()):  # NaN and infinity are sorted last
+    squares = torch.as_tensor(differences).flatten(1).double().square()
+    if not len(squares) or not all_finite(squares):
         raise ValueError("coordinate_medians: differences must be finite and not empty, got NaN, infinity or none.")
-    return ((squares[(n - 1) // 2] + squares[n // 2]) / 2).sum()
+    return median(squares).sum()
 
 
 def coordinate_ratio_interval(
@@ -266,8 +270,7 @@ def coordinate_ratio_interval(
         raise ValueError(
             f"coordinate_ratio_interval: denominator must have one row per sample, got {len(below)} for {n}."
         )
-    if not 0 < level < 1:
-        raise ValueError(f"coordinate_ratio_interval: level must lie in (0, 1), got {level}.")
+    check_level("coordinate_ratio_interval", level)
     groups = min(groups, n // 2)
     if groups < 2:
         raise ValueError(f"coordinate_ratio_interval: numerator must hold at least 4 samples, got {n}.")
@@ -275,12 +278,10 @@ def coordinate_ratio_interval(
         raise ValueError(
             f"coordinate_ratio_interval: partners must have one entry per sample [{n}], got {list(partners.shape)}."
         )
-    from scipy.special import stdtrit
-
     order = torch.randperm(n, generator=generator)
     if partners is not None:
-        chosen = torch.isin(order, partners)
-        order = torch.cat([order[chosen], order[~chosen]])
+        is_partner = torch.isin(order, partners)
+        order = torch.cat([order[is_partner], order[~is_partner]])
     group = torch.empty(n, dtype=torch.int64)
     group[order] = torch.arange(n) % groups
     value = _coordinates(above) / _coordinates(below)
@@ -289,11 +290,11 @@ def coordinate_ratio_interval(
         keep = group != i
         both = keep if partners is None else keep & keep[partners]
         without.append(_coordinates(above[keep]) / _coordinates(below[both]) if bool(both.any()) else value * torch.nan)
-    left = torch.stack(without).log()
-    spread = ((groups - 1) / groups * (left - left.mean()).square().sum()).sqrt()
-    half = float(stdtrit(groups - 1, (1 + level) / 2)) * spread
+    logs = torch.stack(without).log()
+    spread = ((groups - 1) / groups * (logs - logs.mean()).square().sum()).sqrt()
+    half = student(groups - 1, level) * spread
     if not bool(torch.isfinite(value) & torch.isfinite(half)):
-        half = torch.tensor(torch.nan, dtype=torch.float64)
+        return no_interval(value, n, level)
     return Interval(value, value * (-half).exp(), value * half.exp(), n, level)
 
 
@@ -302,6 +303,22 @@ def _coordinates(differences: Tensor) -> Tensor:
     return coordinate_medians(differences.reshape(-1, differences.shape[-1]))
 
 
-def _check(where: str, statistic: str) -> None:
-    if statistic not in get_args(Statistic):
-        raise ValueError(f"{where}: statistic must be one of {', '.join(get_args(Statistic))}, got {statistic!r}.")
+def _plain(*tensors: Tensor) -> bool:
+    """Whether they are contiguous float32 on the CPU, and something to do: what the compiled loops take."""
+    return all(x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() and x.numel() for x in tensors)
+
+
+def _summed_squares(loop: Any, a: Tensor, b: Tensor, rows: Tensor | None) -> Tensor:
+    squares = np.empty(len(a), np.float32)
+    first, second = a.detach().numpy(), b.detach().numpy()
+    index = _in_order(len(a)) if rows is None else rows.cpu().numpy().astype(np.int64, copy=False)
+    threads = min(torch.get_num_threads(), len(a), a.numel() // _ALONE + 1)
+    cuts = [len(a) * k // threads for k in range(threads + 1)]
+    parts = [(first[i:j], second, index[i:j], squares[i:j]) for i, j in itertools.pairwise(cuts)]
+    in_turn(lambda part: loop(*part), parts, threads)
+    return torch.from_numpy(squares)
+
+
+@lru_cache(maxsize=4)
+def _in_order(n: int) -> np.ndarray:
+    return np.arange(n)

@@ -3,12 +3,12 @@ r"""Similarity of representations: linear CKA [kornblith2019], exact and from mi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from lisse.maths.given import floating
+from lisse.maths.given import check_word, floating
 
 Estimator = Literal["biased", "unbiased"]
 
@@ -23,8 +23,7 @@ def linear_cka(x: Tensor, y: Tensor, *, estimator: Estimator = "biased") -> Tens
     term by the U-statistic of HSIC ([song2012] eq. 5; needs n ≥ 4), whose mean is 0 for independent ones, and which can
     be below 0. O(n d min(n, d)) time. A representation that is one point gives NaN.
     """
-    if estimator not in ("biased", "unbiased"):
-        raise ValueError(f"linear_cka: estimator must be biased or unbiased, got {estimator!r}.")
+    check_word("linear_cka", get_args(Estimator), estimator=estimator)
     a, b = _flat("linear_cka", "x", x), _flat("linear_cka", "y", y)
     n = len(a)
     if len(b) != n:
@@ -76,6 +75,20 @@ class CKAStream:
         self._left.append((cross if ys is None else _hsic(left, left)).diagonal().cpu())
         self._right.append((cross if ys is None else _hsic(right, right)).diagonal().cpu())
 
+    @classmethod
+    def of(cls, tables: Tensor) -> CKAStream:
+        """The stream of one model's layers whose batches gave these :attr:`tables`."""
+        stream = cls()
+        stream._cross = list(tables)
+        stream._left, stream._right = ([table.diagonal() for table in tables] for _ in range(2))
+        stream._shape = (tables.shape[1], tables.shape[2])
+        return stream
+
+    @property
+    def tables(self) -> Tensor:
+        """HSIC of all pairs of layers, batch by batch, ``[k, L, M]``: what goes into the mean."""
+        return torch.stack(self._cross)
+
     @property
     def batches(self) -> int:
         """How many batches were added."""
@@ -87,8 +100,7 @@ class CKAStream:
             raise ValueError("CKAStream: value must come after an update, got none.")
         picked = range(len(self._cross)) if batches is None else batches
         cross = torch.stack([self._cross[k] for k in picked]).mean(0)
-        left = torch.stack([self._left[k] for k in picked]).mean(0)
-        right = torch.stack([self._right[k] for k in picked]).mean(0)
+        left, right = (torch.stack([side[k] for k in picked]).mean(0) for side in (self._left, self._right))
         return cross / (left[:, None].clamp_min(0) * right.clamp_min(0)).sqrt()
 
 
@@ -111,13 +123,13 @@ def _hsic(left: Tensor, right: Tensor) -> Tensor:
     n = left.shape[-1]
     left, right = (grams - torch.diag_embed(grams.diagonal(dim1=-2, dim2=-1)) for grams in (left, right))
     inner = left.flatten(1) @ right.flatten(1).T
-    rows, others = left.sum(-1), right.sum(-1)
-    sums = rows.sum(-1)[:, None] * others.sum(-1)[None, :] / ((n - 1) * (n - 2))
-    return (inner + sums - 2 / (n - 2) * rows @ others.T) / (n * (n - 3))
+    rows, columns = left.sum(-1), right.sum(-1)
+    sums = rows.sum(-1)[:, None] * columns.sum(-1)[None, :] / ((n - 1) * (n - 2))
+    return (inner + sums - 2 / (n - 2) * rows @ columns.T) / (n * (n - 3))
 
 
 def _flat(where: str, name: str, value: Tensor) -> Tensor:
-    given = floating(where, name, value)
-    if given.ndim < 2:
-        raise ValueError(f"{where}: {name} must be [samples, features…], got shape {list(given.shape)}.")
-    return given.flatten(1)
+    points = floating(where, name, value)
+    if points.ndim < 2:
+        raise ValueError(f"{where}: {name} must be [samples, features…], got shape {list(points.shape)}.")
+    return points.flatten(1)

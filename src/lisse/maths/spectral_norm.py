@@ -9,8 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lisse.maths.given import all_finite, check_least
+
 ROUNDING = 2.0**-53
 _RAISE = 10.0
+_FEW = 8  # first steps of every matrix, and how many of the largest go on
 
 
 class NormInterval(NamedTuple):
@@ -30,12 +33,13 @@ def norm_interval(
 ) -> NormInterval:
     r"""Ends for the largest spectral norm of a batch of matrices ``[…, m, n]``, real or complex.
 
-    From below: Lanczos steps on the Gram matrix :math:`G = A^*A` (of the smaller side), all matrices at once. From
-    above: for :math:`\tau = \theta(1 + \text{tol})`, θ the largest Ritz value, a Cholesky factorisation of
-    :math:`\tau I - G` that runs to its end proves :math:`\lambda_{max}(G) \le \tau + c`: the factors give the matrix
-    up to :math:`\gamma_{r+1}\operatorname{tr}(\tau I - G)/(1 - \gamma_{r+1})`, and they make a positive matrix
-    ([rump2006]). c also holds the rounding of G. If it breaks off, τ is raised, at last to the trace; so ``upper`` is
-    above the exact norm whatever the Lanczos steps found.
+    From below: Lanczos steps on the Gram matrix :math:`G = A^*A` (of the smaller side), eight of all matrices at once
+    and the rest of the eight that are then the largest. From above: for :math:`\tau = \theta(1 + \text{tol})`, θ the
+    largest Ritz value, a Cholesky factorisation of :math:`\tau I - G` that runs to its end proves
+    :math:`\lambda_{max}(G) \le \tau + c`: the factors give the matrix up to
+    :math:`\gamma_{r+1}\operatorname{tr}(\tau I - G)/(1 - \gamma_{r+1})`, and they make a positive matrix ([rump2006]).
+    c also holds the rounding of G. If it breaks off, τ is raised, at last to the trace; so ``upper`` is above the exact
+    norm whatever the Lanczos steps found.
 
     ``matrices`` may be a function that gives the batch in chunks (they are gone through two or more times).
     ``error`` is how far the given matrices may be from those meant (spectral norm); both ends are widened by it.
@@ -43,12 +47,11 @@ def norm_interval(
     """
     if not 0 < tol < 1:
         raise ValueError(f"norm_interval: tol must lie between 0 and 1, got {tol}.")
-    if steps < 1:
-        raise ValueError(f"norm_interval: steps must be at least 1, got {steps}.")
+    check_least("norm_interval", 1, steps=steps)
     chunks = _chunks(matrices)
     largest, ritz, weight, size = 0.0, 0.0, 0.0, (1, 1)
     for part in chunks():
-        if not bool(torch.isfinite(part).all()):
+        if not all_finite(part):
             raise ValueError("norm_interval: matrices must be finite, got NaN or infinity.")
         largest = max(largest, float(part.abs().max()) if part.numel() else 0.0)
     if largest == 0.0:
@@ -85,10 +88,9 @@ def gram_bound(matrices: Tensor, *, iterations: int = 8) -> Tensor:
     r × r matrices. :func:`norm_interval` is as close as asked, and cheaper for large matrices; this needs no lower
     estimate and is one formula.
     """
-    if iterations < 1:
-        raise ValueError(f"gram_bound: iterations must be at least 1, got {iterations}.")
+    check_least("gram_bound", 1, iterations=iterations)
     current = _wide(matrices)
-    if not bool(torch.isfinite(current).all()):
+    if not all_finite(current):
         raise ValueError("gram_bound: matrices must be finite, got NaN or infinity.")
     current = current.mH  # so that B*B is of the smaller side
     history: list[tuple[Tensor, Tensor]] = []
@@ -98,10 +100,10 @@ def gram_bound(matrices: Tensor, *, iterations: int = 8) -> Tensor:
         gamma = 8 * (current.shape[-2] + 8) * ROUNDING
         history.append((exponent, gamma * _frobenius(current) ** 2))
         current = current.mH @ current
-    found = _frobenius(current)
+    bound = _frobenius(current)
     for exponent, off in reversed(history):
-        found = torch.sqrt(found + off + 1e-300) * torch.exp2(exponent) * (1 + 8 * ROUNDING)
-    return torch.where(matrices.abs().amax((-2, -1)) > 0, found, torch.zeros_like(found))
+        bound = torch.sqrt(bound + off + 1e-300) * torch.exp2(exponent) * (1 + 8 * ROUNDING)
+    return torch.where(matrices.abs().amax((-2, -1)) > 0, bound, torch.zeros_like(bound))
 
 
 def _frobenius(x: Tensor) -> Tensor:
@@ -113,8 +115,8 @@ def _chunks(matrices: Tensor | Callable[[], Iterator[Tensor]]) -> Callable[[], I
         return matrices
     if matrices.ndim < 2:
         raise ValueError(f"norm_interval: matrices must have two axes or more, got shape {tuple(matrices.shape)}.")
-    kept = matrices.detach()
-    return lambda: iter((kept,))
+    values = matrices.detach()
+    return lambda: iter((values,))
 
 
 def _wide(matrices: Tensor) -> Tensor:
@@ -131,9 +133,16 @@ def _certified(wide: Tensor, tau: float) -> bool:
 
 
 def _lanczos(wide: Tensor, steps: int) -> float:
-    """Largest Ritz value of A A*, over the batch; every vector is orthogonalised twice against all before it."""
-    rows = wide.shape[-2]
+    """Largest Ritz value of A A*, over the batch: the matrices that lead after a few steps go on."""
     batch = wide.flatten(0, -3) if wide.ndim > 2 else wide[None]
+    if len(batch) > _FEW and min(steps, batch.shape[-2]) > _FEW:
+        batch = batch[_ritz(batch, _FEW).topk(_FEW).indices]
+    return float(_ritz(batch, steps).max())
+
+
+def _ritz(batch: Tensor, steps: int) -> Tensor:
+    """The largest Ritz value of each matrix; every vector is orthogonalised twice against all before it."""
+    rows = batch.shape[-2]
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(len(batch), rows, 1, generator=generator, dtype=torch.float64).to(batch)
     basis = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True)
@@ -142,15 +151,15 @@ def _lanczos(wide: Tensor, steps: int) -> float:
     for k in range(min(steps, rows)):
         image = batch @ (adjoint @ basis[..., k : k + 1])
         images.append(image)
-        rest = image
+        residual = image
         for _ in range(2):
-            rest = rest - basis @ (basis.mH @ rest)
-        length = torch.linalg.vector_norm(rest, dim=1, keepdim=True)
+            residual = residual - basis @ (basis.mH @ residual)
+        length = torch.linalg.vector_norm(residual, dim=1, keepdim=True)
         if k + 1 == min(steps, rows) or float(length.max()) <= 1e-14 * float(image.abs().max()):
             break
-        basis = torch.cat((basis, torch.where(length > 0, rest / length.clamp_min(1e-300), 0.0)), -1)
+        basis = torch.cat((basis, torch.where(length > 0, residual / length.clamp_min(1e-300), 0.0)), -1)
     projected = basis[..., : len(images)].mH @ torch.cat(images, -1)
     top = basis[..., : len(images)] @ torch.linalg.eigh(projected)[1][..., -1:]
     # The quotient of that very vector: never above the norm, even where the basis has lost its orthogonality.
     quotient = torch.linalg.vector_norm(adjoint @ top, dim=1) / torch.linalg.vector_norm(top, dim=1)
-    return float(quotient.max()) ** 2
+    return quotient.flatten(1)[:, 0] ** 2

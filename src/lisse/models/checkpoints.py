@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from lisse.models.specs import CHECKPOINT, Spec, parse, text_of
 from lisse.models.weights import bare, damaged, metadata
 from lisse.networks import zoo
+from lisse.profile_file.replacement import write_tensors
 
 # Options of the zoo that matter while a network is trained or drawn, and not to what trained weights compute.
 TRAINING = ("seed", "sigma", "dropout", "drop_path")
@@ -39,33 +37,12 @@ def save_checkpoint(model: nn.Module, path: str | os.PathLike[str], *, spec: str
             "model that load_model made."
         )
     # The weights and the statistics are in the file; a spec that also named them could come to contradict it.
-    described: dict[str, Any] = {"format": 1, "spec": parse(origin).without("weights", "mean", "std", "download")}
+    declaration: dict[str, Any] = {"format": 1, "spec": parse(origin).without("weights", "mean", "std", "download")}
     for entry in ("kind", "input_size", "mean", "std", "classes"):
         if getattr(card, entry, None) is not None:
-            described[entry] = getattr(card, entry)
-    seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in bare(model.state_dict()).items():
-        key = (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
-        # safetensors refuses shared memory; a tied tensor is written once and found again by load_weights.
-        if tensor.numel() and key in seen:
-            continue
-        seen.add(key)
-        tensors[name] = tensor.detach().to("cpu").contiguous().clone()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # Not tempfile: its files are private, and the mode of any other new file is only known to the system.
-    temporary = file.parent / f".{file.name}.{secrets.token_hex(8)}.tmp"
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    mode = temporary.stat().st_mode
-    try:
-        save_file(tensors, temporary, metadata={"lisse": json.dumps(described)})
-        with open(temporary, "rb+") as stream:
-            os.fsync(stream.fileno())
-        temporary.chmod(mode)  # safetensors makes a private file, too
-        os.replace(temporary, file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+            declaration[entry] = getattr(card, entry)
+    # A tied tensor is written once and found again by load_weights.
+    write_tensors(file, bare(model.state_dict()), {"lisse": json.dumps(declaration)})
     return file
 
 
@@ -75,37 +52,38 @@ def read_declaration(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        said = json.loads(text)
+        declaration = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise damaged(Path(path), "its lisse header cannot be read") from error
-    if not isinstance(said, dict) or not isinstance(said.get("spec"), str) or said.get("format") != 1:
+    sound = isinstance(declaration, dict) and isinstance(declaration.get("spec"), str)
+    if not sound or declaration.get("format") != 1:
         raise damaged(Path(path), "its lisse header is not of a format that this version knows")
-    return said
+    return declaration
 
 
 def declaration_of(weights: str | None) -> dict[str, Any] | None:
     """What a weights file says about itself if it is a lisse checkpoint, else ``None``."""
-    file = Path(weights or "").expanduser()
+    file = Path(os.path.expanduser(weights or ""))
     return read_declaration(file) if file.suffix == CHECKPOINT and file.is_file() else None
 
 
-def check_architecture(said: Mapping[str, Any], asked: Spec, weights: str) -> None:
+def check_architecture(declaration: Mapping[str, Any], spec: Spec, weights: str) -> None:
     """Raise where a checkpoint of a zoo network is asked for as another one that has the same shapes."""
-    stored = parse(said["spec"])
+    stored = parse(declaration["spec"])
     if stored.hub != "zoo" or stored.name not in zoo.NETWORKS:
         return
-    differing = [f"{stored.name} instead of {asked.name}"] if stored.name != asked.name else []
-    own = {key: value for key, value in stored.options.items() if key not in (*TRAINING, "mean", "std")}
-    trained = zoo.settings(stored.name, own)
-    wanted = zoo.settings(asked.name, {key: value for key, value in asked.options.items() if key not in TRAINING})
+    differing = [f"{stored.name} instead of {spec.name}"] if stored.name != spec.name else []
+    options = {key: value for key, value in stored.options.items() if key not in (*TRAINING, "mean", "std")}
+    trained = zoo.settings(stored.name, options)
+    expected = zoo.settings(spec.name, {key: value for key, value in spec.options.items() if key not in TRAINING})
     differing += [
-        f"{key}={text_of(trained[key])} instead of {text_of(wanted[key])}"
-        for key in trained.keys() & wanted.keys()
-        if key not in TRAINING and trained[key] != wanted[key] and not (key == "size" and "size" in asked.options)
+        f"{key}={text_of(trained[key])} instead of {text_of(expected[key])}"
+        for key in trained.keys() & expected.keys()
+        if key not in TRAINING and trained[key] != expected[key] and not (key == "size" and "size" in spec.options)
     ]
     if differing:
         raise ValueError(
-            f"load_model: weights must be of the network asked for, got a checkpoint of {said['spec']!r} "
+            f"load_model: weights must be of the network asked for, got a checkpoint of {declaration['spec']!r} "
             f"({', '.join(sorted(differing))}). Write {weights} alone, or "
-            f"{Spec('zoo', stored.name, {**own, 'weights': weights}).without()}"
+            f"{Spec('zoo', stored.name, {**options, 'weights': weights}).without()}"
         )

@@ -18,7 +18,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-Kind = Literal["image", "text", "plain"]
+from lisse.networks.answers import answer_of
+
+InputKind = Literal["image", "text", "plain"]
 
 # Channel means and standard deviations by name, for [0, 1] images.
 STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -42,11 +44,12 @@ class ModelCard:
     ``input_size`` is (c, h, w) for images, (d,) for vectors, ``None`` where any size goes or the input is text;
     ``mean`` and ``std`` are those subtracted and divided by inside (``None``: the input is taken as it is).
     ``spec`` is what :func:`lisse.load_model` was called with, ``architecture`` the spec that builds the same network
-    without its weights (empty where a module was declared by hand).
+    without its weights (empty where a module was declared by hand). ``data`` is what the model brings to be measured
+    on, where it cannot be measured on anything else.
     """
 
     name: str
-    kind: Kind
+    kind: InputKind
     spec: str = ""
     architecture: str = ""
     input_size: tuple[int, ...] | None = None
@@ -54,6 +57,7 @@ class ModelCard:
     std: tuple[float, ...] | None = None
     classes: int | None = None
     tokenizer: Any = None
+    data: Any = None
 
     # A training knows no models, only that a card can do these three.
 
@@ -128,16 +132,14 @@ class Normalised(nn.Module):
             output = self.network(normal)
         else:
             output = self._of_another_size(normal)
-        if isinstance(output, torch.Tensor) or not hasattr(output, "keys"):
-            return output
-        return output[next((key for key in ("logits", "last_hidden_state") if key in output), next(iter(output)))]
+        return answer_of(output)
 
     def _check_range(self, images: torch.Tensor) -> None:
         if images.is_meta or torch.jit.is_tracing() or not images.numel():
             return
-        seen = _SEEN[self] = _SEEN.get(self, -1) + 1
+        batches = _BATCHES[self] = _BATCHES.get(self, -1) + 1
         # Reading a number waits for a device that is not the CPU: there, only the first batches are looked at.
-        if seen >= LOOKS and (images.device.type != "cpu" or seen % LOOKS):
+        if batches >= LOOKS and (images.device.type != "cpu" or batches % LOOKS):
             return
         if images.is_cuda and torch.cuda.is_current_stream_capturing():
             return
@@ -160,7 +162,7 @@ class Normalised(nn.Module):
 
     def _of_another_size(self, normal: torch.Tensor) -> Any:
         assert self.size is not None
-        wanted, given = (f"{h}×{w}" for h, w in (self.size, normal.shape[2:]))
+        expected, actual = (f"{h}×{w}" for h, w in (self.size, normal.shape[2:]))
         try:
             output = self.network(normal)
         except (RuntimeError, ValueError) as error:
@@ -168,11 +170,11 @@ class Normalised(nn.Module):
                 raise
             text = (str(error).strip().splitlines() or [""])[0][:120].rstrip(".")
             raise ValueError(
-                f"Normalised: images must be {wanted} for this network, got {given} ({text}). Resize them, or load "
+                f"Normalised: images must be {expected} for this network, got {actual} ({text}). Resize them, or load "
                 "the network for that size."
             ) from error
         warnings.warn(
-            f"Normalised: images must be {wanted} to give what this model was made for, got {given}, which it also "
+            f"Normalised: images must be {expected} to give what this model was made for, got {actual}, which it also "
             "takes. Resize them, or load the network for that size.",
             stacklevel=4,
         )
@@ -181,7 +183,7 @@ class Normalised(nn.Module):
 
 # Batches that a model has seen, and models that were warned of. Not attributes: a model's attributes say what it
 # computes, and are hashed for that.
-_SEEN: MutableMapping[Normalised, int] = weakref.WeakKeyDictionary()
+_BATCHES: MutableMapping[Normalised, int] = weakref.WeakKeyDictionary()
 _WARNED: weakref.WeakSet[Normalised] = weakref.WeakSet()
 
 
@@ -197,37 +199,12 @@ def statistics(
     if mean is None and std is None:
         return (0.0,) * channels, (1.0,) * channels
     if mean is None or std is None:
-        missing, given = ("std", "mean") if std is None else ("mean", "std")
+        missing, present = ("std", "mean") if std is None else ("mean", "std")
         raise ValueError(
-            f"{function}: mean and std must be given together, got only {given}. Add {missing}=…, or name one of "
+            f"{function}: mean and std must be given together, got only {present}. Add {missing}=…, or name one of "
             f"{', '.join(STATISTICS)}."
         )
-    pair = []
-    for position, (which, value) in enumerate((("mean", mean), ("std", std))):
-        if isinstance(value, str):
-            if value not in STATISTICS:
-                raise ValueError(
-                    f"{function}: {which} must be numbers or one of {', '.join(STATISTICS)}, none, got {value!r}. "
-                    f"Write {which}=0.5,0.5,0.5."
-                )
-            value = STATISTICS[value][position]
-            if len(value) == 3 and channels == 1:
-                # Grey value of the three: only sensible where a grey image stands in for a coloured one.
-                raise ValueError(
-                    f"{function}: {which} must have one value per channel (1), got the three of a name. "
-                    f"Write {which}=mnist or a number."
-                )
-        values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-        if len(values) == 1:
-            values *= channels
-        if len(values) != channels or not all(
-            isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values
-        ):
-            raise ValueError(
-                f"{function}: {which} must be one finite number per channel ({channels}), got {value!r}. "
-                f"Write {which}={','.join(['0.5'] * channels)}."
-            )
-        pair.append(tuple(float(v) for v in values))
+    pair = [_per_channel(which, value, channels, function) for which, value in (("mean", mean), ("std", std))]
     if max(pair[0]) > 1 or max(pair[1]) > 10:
         raise ValueError(
             f"{function}: mean and std must be those of [0, 1] images, got {mean} and {std}, in the units of 0…255. "
@@ -238,13 +215,41 @@ def statistics(
     return pair[0], pair[1]
 
 
+def _per_channel(which: str, value: Any, channels: int, function: str) -> tuple[float, ...]:
+    """The numbers of each channel that a name, a number or a sequence of them stands for."""
+    if isinstance(value, str):
+        if value not in STATISTICS:
+            raise ValueError(
+                f"{function}: {which} must be numbers or one of {', '.join(STATISTICS)}, none, got {value!r}. "
+                f"Write {which}=0.5,0.5,0.5."
+            )
+        value = STATISTICS[value][0 if which == "mean" else 1]
+        if len(value) == 3 and channels == 1:
+            # Grey value of the three: only sensible where a grey image stands in for a coloured one.
+            raise ValueError(
+                f"{function}: {which} must have one value per channel (1), got the three of a name. "
+                f"Write {which}=mnist or a number."
+            )
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    if len(values) == 1:
+        values *= channels
+    if len(values) != channels or not all(
+        isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number) for number in values
+    ):
+        raise ValueError(
+            f"{function}: {which} must be one finite number per channel ({channels}), got {value!r}. "
+            f"Write {which}={','.join(['0.5'] * channels)}."
+        )
+    return tuple(float(number) for number in values)
+
+
 def declare(
     module: nn.Module,
     *,
     input_size: tuple[int, ...] | None = None,
     mean: Sequence[float] | float | str | None = None,
     std: Sequence[float] | float | str | None = None,
-    kind: Kind = "image",
+    kind: InputKind = "image",
     name: str | None = None,
     classes: int | None = None,
     tokenizer: Any = None,
@@ -273,7 +278,6 @@ def declare(
             f"declare: module must not normalise inside if it is given mean and std, got {type(module).__name__} with "
             "a Normalised in it. Leave mean and std out."
         )
-    title = name or type(module).__name__
     result = module
     means: tuple[float, ...] | None = None
     stds: tuple[float, ...] | None = None
@@ -288,11 +292,8 @@ def declare(
         result.train(module.training)
     elif mean is not None or std is not None:
         raise ValueError(f"declare: mean and std must be left out for kind={kind!r}, got {mean}, {std}. Drop them.")
-    card = ModelCard(
-        name=title, kind=kind, input_size=input_size, mean=means, std=stds, classes=classes,
-        tokenizer=tokenizer,
-    )  # fmt: skip
-    result.lisse = card  # type: ignore[assignment]
+    title = name or type(module).__name__
+    result.lisse = ModelCard(title, kind, "", "", input_size, means, stds, classes, tokenizer)  # type: ignore[assignment]
     return result
 
 

@@ -1,12 +1,13 @@
 """``hf:DIRECTORY_OR_REPOSITORY``: models in Hugging Face's format, with their preprocessing or tokenizer.
 
-No code from a repository is ever run (``trust_remote_code=False``), weights are read from safetensors, or from
-``.bin`` files by the restricted unpickler. A repository is first made a folder (from the cache, or fetched where that
-was asked for); from there on everything is offline.
+No code from a repository is ever run (:mod:`lisse.libraries`), weights are read from safetensors, or from ``.bin``
+files by the restricted unpickler. A repository is first made a folder (from the cache, or fetched where that was asked
+for); from there on everything is offline.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,15 +17,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from lisse.data.request import hugging_face
+from lisse.libraries import extra, pretrained, pretrained_tokenizer, quarantine, transformers_library
 from lisse.models.declaration import declare
 from lisse.models.processors import image_size, image_statistics, settled
 from lisse.models.repository import check_config, check_files, folder_of, read_json, unreadable
+from lisse.models.room import check_room
+from lisse.models.sound import WAVES, heard
 from lisse.models.weights import shortened, warn_not_finite
-from lisse.networks.zoo.options import extra
 from lisse.networks.zoo.text import EncoderDecoder
 
-OPTIONS = ("head", "attention", "size", "mean", "std", "revision", "download")
+OPTIONS = ("head", "attention", "attn", "dtype", "device_map", "size", "mean", "std", "revision", "download")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 # transformers also takes the name of a repository, whose compiled kernel it would fetch and run.
 ATTENTION = ("eager", "sdpa")
 TOKENIZERS = (
@@ -33,13 +36,15 @@ TOKENIZERS = (
 )  # fmt: skip
 
 
-def from_huggingface(name: str, options: dict[str, Any]) -> nn.Module:
+def huggingface_model(name: str, options: dict[str, Any]) -> nn.Module:
     """Load a model, choose its class from the config, and declare what it takes.
 
     Options: ``head`` (a transformers class, e.g. ``BertForMaskedLM``; default: the first of the config's
-    ``architectures``), ``attention`` (``eager``, so that attention matrices can be read, or ``sdpa``), ``size``,
-    ``mean`` and ``std`` (for image models, instead of those in ``preprocessor_config.json``), ``revision``, and
-    ``download``: the network is used only with ``download=true`` or ``LISSE_DOWNLOAD=1``.
+    ``architectures``; of CLIP and its like the model of images), ``attn`` or ``attention`` (``eager`` or ``sdpa``),
+    ``dtype`` (``float32``, ``bfloat16``, …; default: the checkpoint's own), ``device_map`` (``auto``: over all devices
+    by accelerate, where it stays), ``size``, ``mean`` and ``std`` (for image models, instead of those in
+    ``preprocessor_config.json``), ``revision``, and ``download``: the network is used only with ``download=true`` or
+    ``LISSE_DOWNLOAD=1``.
     """
     strange = [key for key in options if key not in OPTIONS]
     if strange:
@@ -47,29 +52,50 @@ def from_huggingface(name: str, options: dict[str, Any]) -> nn.Module:
             f"load_model: options of hf: must be among {', '.join((*OPTIONS, 'weights'))}, got {', '.join(strange)}. "
             "Leave out what you do not want to change."
         )
+    if "attn" in options:
+        options = {**options, "attention": options.get("attention", options["attn"])}
     attention = options.get("attention", "eager")
     if attention not in ATTENTION:
         raise ValueError(f"load_model: attention must be {' or '.join(ATTENTION)}, got {attention!r}. Leave it out.")
-    transformers = extra("transformers", "hf", "load_model")
+    if options.get("dtype", "auto") not in DTYPES:
+        raise ValueError(
+            f"load_model: dtype must be among {', '.join(DTYPES)}, got {options['dtype']!r}. Leave it out."
+        )
+    if not isinstance(options.get("device_map", "auto"), str):
+        raise ValueError(
+            f"load_model: device_map must be auto, balanced, sequential or a device, got {options['device_map']!r}."
+        )
+    if "device_map" in options:
+        extra("accelerate", "hf", "load_model")
+    transformers = transformers_library("load_model")
     folder = folder_of(name, options.get("revision"), options.get("download", False))
-    with hugging_face(False):
-        return _from_folder(transformers, folder, folder.name if folder == Path(name).expanduser() else name, options)
+    with quarantine():
+        return _from_folder(
+            transformers, folder, folder.name if folder == Path(os.path.expanduser(name)) else name, options
+        )
 
 
 def _from_folder(transformers: Any, folder: Path, name: str, options: dict[str, Any]) -> nn.Module:
     check_config(folder)
-    common: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, **common)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        config = pretrained(transformers.AutoConfig, folder)
+    except Exception as error:  # a config that makes no sense raises whatever its class raises
         raise unreadable(folder, error) from error
     # Before any model is made: the config may name a kernel of its own.
     config._attn_implementation = options.get("attention", "eager")
     cls = _class(transformers, config, options.get("head"))
-    pickled = check_files(folder, cls, config)
+    if not isinstance(config, cls.config_class):  # a part of a larger model
+        config = _of_part(config, cls, name)
+        config._attn_implementation = options.get("attention", "eager")
+    pickled, parameters = check_files(folder, cls, config)
+    dtype = options.get("dtype", "auto")
+    kind = getattr(torch, dtype) if dtype != "auto" else getattr(config, "dtype", None) or torch.float32
+    if "device_map" not in options:  # else accelerate looks for room
+        check_room(parameters * kind.itemsize, torch.device("cpu"), name)
     try:
         with _quiet(transformers):
-            network, info = cls.from_pretrained(
+            network, info = pretrained(
+                cls,
                 folder,
                 config=config,
                 use_safetensors=not pickled,
@@ -77,15 +103,15 @@ def _from_folder(transformers: Any, folder: Path, name: str, options: dict[str, 
                 output_loading_info=True,
                 # Mismatches are listed below; transformers would only print a table of them.
                 ignore_mismatched_sizes=True,
-                dtype=torch.float32,
+                dtype=kind if dtype != "auto" else "auto",
                 attn_implementation=options.get("attention", "eager"),
-                **common,
+                **({"device_map": options["device_map"]} if "device_map" in options else {}),
             )
     except Exception as error:  # a damaged file raises whatever the reader of its format raises
         raise unreadable(folder, error) from error
     # transformers would fill these with random numbers and only warn: the commonest way to a wrong result.
     missing = sorted(info["missing_keys"])
-    differing = [f"{key}: {list(held)} instead of {list(own)}" for key, held, own in sorted(info["mismatched_keys"])]
+    differing = [f"{key}: {list(a)} instead of {list(b)}" for key, a, b in sorted(info["mismatched_keys"])]
     if differing:
         raise ValueError(
             f"load_model: {name} must hold the weights of its config, got {len(differing)} of another shape "
@@ -102,25 +128,30 @@ def _from_folder(transformers: Any, folder: Path, name: str, options: dict[str, 
             f"({shortened(sorted(info['unexpected_keys']))}).",
             stacklevel=3,
         )
+    away = [key for key, weight in network.named_parameters() if weight.is_meta]
+    if away:
+        raise ValueError(
+            f"load_model: {name} must fit on its devices, got {len(away)} weights that device_map left on the host or "
+            f"disk ({shortened(away)}). Give more devices, or half the precision (?dtype=bfloat16)."
+        )
     warn_not_finite(network.state_dict(), name)
     classes = getattr(config, "num_labels", None) if "Classification" in cls.__name__ else None
-    if getattr(cls, "main_input_name", "input_ids") == "pixel_values":
-        found = read_json(folder / "preprocessor_config.json")
+    entry = getattr(cls, "main_input_name", "input_ids")
+    if entry in WAVES:
+        _refuse_images(options, cls)
+        return declare(heard(network, folder, name), kind="plain", name=name, classes=classes)
+    if entry == "pixel_values":
+        preprocessor = read_json(folder / "preprocessor_config.json")
         channels = int(getattr(config, "num_channels", None) or 3)
-        mean, std = image_statistics(found, options, channels, name)
-        height, width = image_size(settled(found), options, config)
+        mean, std = image_statistics(preprocessor, options, channels, name)
+        height, width = image_size(settled(preprocessor), options, config)
         return declare(
             network, input_size=(channels, height, width), mean=mean, std=std, name=name, classes=classes
         )  # fmt: skip
-    refused = [key for key in ("mean", "std", "size") if key in options]
-    if refused:
-        raise ValueError(
-            f"load_model: {', '.join(refused)} must be left out for {cls.__name__}, which takes no images, got them. "
-            "Drop them."
-        )
+    _refuse_images(options, cls)
     if getattr(config, "is_encoder_decoder", False):
         network = EncoderDecoder(network)
-    tokenizer = _tokenizer(transformers, folder, common)
+    tokenizer = _tokenizer(folder)
     if tokenizer is None:
         warnings.warn(
             f"load_model: {name} must bring its tokenizer to read text, got none of {', '.join(TOKENIZERS[:4])} beside "
@@ -128,6 +159,26 @@ def _from_folder(transformers: Any, folder: Path, name: str, options: dict[str, 
             stacklevel=5,
         )
     return declare(network, kind="text", name=name, classes=classes, tokenizer=tokenizer)
+
+
+def _refuse_images(options: dict[str, Any], cls: Any) -> None:
+    refused = [key for key in ("mean", "std", "size") if key in options]
+    if refused:
+        raise ValueError(
+            f"load_model: {', '.join(refused)} must be left out for {cls.__name__}, which takes no images, got them. "
+            "Drop them."
+        )
+
+
+def _of_part(config: Any, cls: Any, name: str) -> Any:
+    """The config of a part of a model (the images' of CLIP), or a refusal of a class for something else."""
+    for part in vars(config).values():
+        if isinstance(part, cls.config_class):
+            return part
+    raise ValueError(
+        f"load_model: head must be a class for {config.model_type} models, got {cls.__name__}, which is for "
+        f"{cls.config_class.model_type}. {name} was saved as {' or '.join(config.architectures or ['no class'])}."
+    )
 
 
 @contextmanager
@@ -147,6 +198,15 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 def _class(transformers: Any, config: Any, head: Any) -> Any:
     names = [head] if head is not None else list(config.architectures or [])
+    if head is None and names and hasattr(config, "vision_config") and hasattr(config, "text_config"):
+        tower = f"{names[0].removesuffix('Model')}VisionModel"  # of two towers, the one that data can be given alone
+        if hasattr(transformers, tower):
+            warnings.warn(
+                f"load_model: of {names[0]}, the model of images is read. That of texts is ?head="
+                f"{tower.replace('Vision', 'Text')}.",
+                stacklevel=6,
+            )
+            names = [tower]
     for name in names:
         cls = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
         if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
@@ -165,10 +225,10 @@ def _class(transformers: Any, config: Any, head: Any) -> Any:
         ) from error
 
 
-def _tokenizer(transformers: Any, folder: Path, common: dict[str, Any]) -> Any:
+def _tokenizer(folder: Path) -> Any:
     if not any((folder / file).is_file() for file in TOKENIZERS):
         return None
     try:
-        return transformers.AutoTokenizer.from_pretrained(folder, **common)
+        return pretrained_tokenizer(folder, "load_model")
     except Exception as error:  # as above
         raise unreadable(f"the tokenizer of {folder}", error) from error

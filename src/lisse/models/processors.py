@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from lisse.libraries import extra
 from lisse.models.repository import unreadable
-from lisse.networks.zoo.options import extra
 
 
 def image_statistics(
@@ -30,23 +30,24 @@ def image_statistics(
             "numbers. Add ?mean=…&std=… (numbers, or imagenet, cifar10, none)."
         )
     processor = _processor(config)
-    said = config if processor is None else {**config, **processor.to_dict()}
-    if processor is None and said.get("do_normalize", True) and not (said.get("image_mean") and said.get("image_std")):
+    config = config if processor is None else {**config, **processor.to_dict()}
+    complete = config.get("image_mean") and config.get("image_std")
+    if processor is None and config.get("do_normalize", True) and not complete:
         raise ValueError(
             f"load_model: the preprocessor_config.json of {name} must give image_mean and image_std, got neither them "
             f"nor a processor that is known here ({_kind(config) or 'none'}). Add ?mean=…&std=…"
         )
     # Only some classes know these two; others ignore them.
-    own = {} if processor is None else type(processor)().to_dict()
+    defaults = {} if processor is None else type(processor)().to_dict()
     m, s = (0.0,) * channels, (1.0,) * channels
-    if said.get("do_normalize", processor is None):
-        m, s = _channels(said.get("image_mean"), channels, name), _channels(said.get("image_std"), channels, name)
-    if "include_top" in own and said["include_top"]:
-        s = tuple(one * two for one, two in zip(s, _channels(said.get("image_std"), channels, name), strict=True))
-    rescaled = said.get("do_rescale", processor is None)
-    factor = 255.0 * float(said.get("rescale_factor") or 1 / 255) if rescaled else 255.0
-    offset = 1.0 if rescaled and "rescale_offset" in own and said["rescale_offset"] else 0.0
-    mean, std = tuple((one + offset) / factor for one in m), tuple(one / factor for one in s)
+    if config.get("do_normalize", processor is None):
+        m, s = (_channels(config.get(key), channels, name) for key in ("image_mean", "image_std"))
+    if "include_top" in defaults and config["include_top"]:
+        s = tuple(a * b for a, b in zip(s, _channels(config.get("image_std"), channels, name), strict=True))
+    rescaled = config.get("do_rescale", processor is None)
+    factor = 255.0 * float(config.get("rescale_factor") or 1 / 255) if rescaled else 255.0
+    offset = 1.0 if rescaled and "rescale_offset" in defaults and config["rescale_offset"] else 0.0
+    mean, std = tuple((value + offset) / factor for value in m), tuple(value / factor for value in s)
     if processor is not None:
         _check(processor, mean, std, name)
     return mean, std
@@ -54,20 +55,20 @@ def image_statistics(
 
 def image_size(config: dict[str, Any] | None, options: dict[str, Any], model_config: Any) -> tuple[int, int]:
     """Height and width: ``?size=``, else the crop or size of the preprocessor, else the model's ``image_size``."""
-    found: Any = options.get("size")
-    if found is None and config is not None:
+    size: Any = options.get("size")
+    if size is None and config is not None:
         cropped = config.get("do_center_crop", False) and config.get("crop_size")
-        found = cropped or config.get("size")
-    if found is None:
-        found = getattr(model_config, "image_size", None)
-    if isinstance(found, dict):
-        if "height" in found:
-            found = (found["height"], found["width"])
+        size = cropped or config.get("size")
+    if size is None:
+        size = getattr(model_config, "image_size", None)
+    if isinstance(size, dict):
+        if "height" in size:
+            size = (size["height"], size["width"])
         else:
-            found = found.get("shortest_edge") or found.get("longest_edge")
-    pair = tuple(found) if isinstance(found, (list, tuple)) else (found, found)
+            size = size.get("shortest_edge") or size.get("longest_edge")
+    pair = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
     if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
-        raise ValueError(f"load_model: the image size must be known, got {found!r}. Add ?size=224.")
+        raise ValueError(f"load_model: the image size must be known, got {size!r}. Add ?size=224.")
     return pair[0], pair[1]
 
 
@@ -76,8 +77,8 @@ def settled(config: dict[str, Any] | None) -> dict[str, Any] | None:
     processor = None if config is None else _processor(config)
     if config is None or processor is None:
         return config
-    said = processor.to_dict()
-    return {**{key: said[key] for key in ("do_center_crop", "crop_size") if key in said}, **config}
+    settings = processor.to_dict()
+    return {**{key: settings[key] for key in ("do_center_crop", "crop_size") if key in settings}, **config}
 
 
 def _kind(config: dict[str, Any]) -> str:
@@ -109,12 +110,12 @@ def _processor(config: dict[str, Any]) -> Any:
 def _check(processor: Any, mean: tuple[float, ...], std: tuple[float, ...], name: str) -> None:
     image = np.random.default_rng(0).integers(0, 256, (32, 32, len(mean)), dtype=np.uint8)
     try:
-        whole = {"do_resize": False, "do_center_crop": False, "input_data_format": "channels_last"}
-        found = np.asarray(processor(image, return_tensors="np", **whole)["pixel_values"], np.float64).reshape(-1)
+        unchanged = {"do_resize": False, "do_center_crop": False, "input_data_format": "channels_last"}
+        actual = np.asarray(processor(image, return_tensors="np", **unchanged)["pixel_values"], np.float64).reshape(-1)
     except Exception:  # a processor for something else than one image, or for other channels
         return
     expected = ((image / 255 - mean) / std).transpose(2, 0, 1).reshape(-1)
-    if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-3, atol=1e-3):
+    if actual.shape != expected.shape or not np.allclose(actual, expected, rtol=1e-3, atol=1e-3):
         raise ValueError(
             f"load_model: the image processor of {name} must only rescale and normalise, got "
             f"{type(processor).__name__}, which does more. Give ?mean=…&std=… if you do the rest, or write a "

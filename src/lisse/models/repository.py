@@ -16,37 +16,36 @@ from typing import Any
 
 import torch
 
-from lisse.data.request import hugging_face, may_download
+from lisse.libraries import brings_code, extra, may_download, quarantine
 from lisse.models.weights import header, metadata, read_weights, shortened
-from lisse.networks.zoo.options import extra
 
 # Far above every model there is. A config is a small text, and can ask for any number of modules.
 REPEATED, MOST_REPEATED = re.compile(r"(^|_)(layers?|depths?|blocks?|stages?|experts)($|_)"), 1000
 LABELS, MOST_LABELS = re.compile(r"(labels|classes)$"), 1_000_000
-LARGEST = 10**10
-MOST_BYTES = 16 << 20
+_LARGEST_NUMBER = 10**10
+_MOST_JSON = 16 << 20
 
 
 def folder_of(name: str, revision: Any, download: Any) -> Path:
     """The folder of a model: ``name`` itself, or the repository's snapshot in the cache, fetched if it may be."""
     if not isinstance(download, bool):
         raise TypeError(f"load_model: download must be true or false, got {download!r}. Write download=true.")
-    place = Path(name).expanduser()
-    if place.is_dir():
-        if not (place / "config.json").is_file():
+    folder = Path(os.path.expanduser(name))
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
             raise ValueError(
                 f"load_model: {name} must hold a config.json, got none. Name the folder with the model's files."
             )
-        return place
+        return folder
     if os.sep * 2 in name or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ValueError(f"load_model: hf: must name a directory or a repository, got {name!r}, which is not there.")
     hub = extra("huggingface_hub", "hf", "load_model")
     network = may_download(download)
     version = None if revision is None else str(revision)
     try:
-        with hugging_face(network):
+        with quarantine(network):
             files = _needed(hub.list_repo_files(name, revision=version)) if network else None
-            found = hub.snapshot_download(name, revision=version, allow_patterns=files, local_files_only=not network)
+            snapshot = hub.snapshot_download(name, revision=version, allow_patterns=files, local_files_only=not network)
     except Exception as error:  # the hub's many errors: no such name, no access, no connection, not in the cache
         text = (str(error).strip().splitlines() or [type(error).__name__])[0][:160].rstrip(".")
         if network:
@@ -55,7 +54,7 @@ def folder_of(name: str, revision: Any, download: Any) -> Path:
             f"load_model: {name} must be a folder or in the Hugging Face cache, got neither ({text}). The network is "
             "only used when asked: add ?download=true, or set LISSE_DOWNLOAD=1."
         ) from error
-    return Path(found)
+    return Path(snapshot)
 
 
 def _needed(files: list[str]) -> list[str]:
@@ -86,7 +85,7 @@ def _absurd(config: dict[str, Any]) -> Iterator[tuple[str, object]]:
         largest = max(map(abs, numbers), default=0)
         counted = sum(map(abs, numbers)) if REPEATED.search(key) else 0
         if (
-            largest > LARGEST
+            largest > _LARGEST_NUMBER
             or (not isinstance(value, list) and counted > MOST_REPEATED)
             or (key.startswith("depth") and counted > MOST_REPEATED)
             or (LABELS.search(key) and largest > MOST_LABELS)
@@ -94,8 +93,14 @@ def _absurd(config: dict[str, Any]) -> Iterator[tuple[str, object]]:
             yield key, value if not isinstance(value, list) else f"{value[:3]}…"
 
 
-def check_files(folder: Path, cls: Any, config: Any) -> bool:
-    """Whether the weights are pickles, after a look at every file: whole headers, no bombs, enough bytes."""
+def check_files(folder: Path, cls: Any, config: Any) -> tuple[bool, int]:
+    """Whether the weights are pickles, after a look at every file (whole headers, no bombs, enough bytes); how many."""
+    if (folder / "adapter_config.json").is_file():
+        # Where peft is installed, transformers would put the adapter on top, from files that nobody looked at.
+        raise ValueError(
+            f"load_model: {folder} must hold a whole model, got an adapter (adapter_config.json). Merge it into its "
+            "model and save that, or remove the adapter's files."
+        )
     files = sorted(folder.glob("*.safetensors"))
     pickled = not files
     if pickled:
@@ -121,34 +126,39 @@ def check_files(folder: Path, cls: Any, config: Any) -> bool:
     # weights are found missing. One byte each is the least that a parameter can take.
     try:
         with torch.device("meta"):
-            wanted = sum(p.numel() for p in cls(config).parameters())
+            parameters = sum(p.numel() for p in cls(config).parameters())
     except Exception as error:  # whatever a model's constructor raises on a config that makes no sense
         raise unreadable(folder, error) from error
-    held = sum(file.stat().st_size for file in files)
-    if wanted > 2 * held:
+    size = sum(file.stat().st_size for file in files)
+    if parameters > 2 * size:
         raise ValueError(
-            f"load_model: {folder} must hold the {wanted} parameters of its config, got {held} bytes of weights. "
+            f"load_model: {folder} must hold the {parameters} parameters of its config, got {size} bytes of weights. "
             "Fetch it again."
         )
-    return pickled
+    return pickled, parameters
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or ``None`` where there is no file."""
     if not path.is_file():
         return None
-    if path.stat().st_size > MOST_BYTES:
-        raise unreadable(path, f"more than {MOST_BYTES >> 20} MB of JSON")
+    if path.stat().st_size > _MOST_JSON:
+        raise unreadable(path, f"more than {_MOST_JSON >> 20} MB of JSON")
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise unreadable(path, error) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise unreadable(path, "not an object")
-    return found
+    return content
 
 
 def unreadable(name: object, why: object) -> ValueError:
     """The error for a model that cannot be read, with the reason in one line."""
+    if brings_code(why):
+        return ValueError(
+            f"load_model: {name} must be a readable Hugging Face model, got one that brings code of its own "
+            "(auto_map); it was not run. Write a factory around a model that you trust: package.module:factory."
+        )
     text = (str(why).strip().splitlines() or [type(why).__name__])[0][:200].rstrip(".")
     return ValueError(f"load_model: {name} must be a readable Hugging Face model, got: {text}. Fetch it again.")

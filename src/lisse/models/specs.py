@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-HUBS = ("zoo", "hf", "timm", "torchvision")
+from lisse.networks.zoo import NETWORKS
+
+HUBS = ("zoo", "hf", "timm", "torchvision", "recorded")
 CHECKPOINT = ".safetensors"
 PICKLED = (".pt", ".pth", ".th", ".bin", ".ckpt")
 
-KINDS = (
+SPEC_KINDS = (
     "zoo:NAME, hf:DIRECTORY_OR_REPOSITORY, timm:NAME, torchvision:NAME, package.module:factory, "
-    "or the path of a lisse checkpoint (.safetensors)"
+    "recorded:FOLDER, or the path of a lisse checkpoint (.safetensors)"
 )
 
 
@@ -22,7 +26,8 @@ KINDS = (
 class Spec:
     """A spec taken apart: where the model comes from (``hub``), which one (``name``), and its options.
 
-    ``hub`` is one of ``zoo``, ``hf``, ``timm``, ``torchvision``, ``factory``, ``checkpoint``.
+    ``hub`` is one of ``zoo``, ``hf``, ``timm``, ``torchvision``, ``recorded``, ``factory``,
+    ``checkpoint``.
     """
 
     hub: str
@@ -33,8 +38,8 @@ class Spec:
         """The spec as text again, less some options."""
         name = text_of(self.name)
         start = name if self.hub in ("factory", "checkpoint") else f"{self.hub}:{name}"
-        kept = [f"{key}={text_of(value)}" for key, value in self.options.items() if key not in names]
-        return start + ("?" + "&".join(kept) if kept else "")
+        options = [f"{key}={text_of(value)}" for key, value in self.options.items() if key not in names]
+        return start + ("?" + "&".join(options) if options else "")
 
 
 def parse(spec: str) -> Spec:
@@ -66,12 +71,12 @@ def parse(spec: str) -> Spec:
         )
     if colon and name and all(part.isidentifier() for part in (*hub.split("."), *name.split("."))):
         return Spec("factory", start, options)
-    raise ValueError(f"load_model: spec must be {KINDS}, got {spec!r}. {_advice(start, query)}")
+    raise ValueError(f"load_model: spec must be {SPEC_KINDS}, got {spec!r}. {_advice(start, query)}")
 
 
 def _advice(start: str, query: str) -> str:
     """What a spec without a hub was probably meant to be."""
-    path = Path(start).expanduser()
+    path = Path(os.path.expanduser(start))
     if start and path.name == "config.json" and path.is_file():
         start, path = str(Path(start).parent), path.parent
     if start and path.is_dir():
@@ -80,8 +85,10 @@ def _advice(start: str, query: str) -> str:
         return f"Did you mean hf:{text_of(start)}{'?' * bool(query)}{query}?"
     if not start or ":" in start:
         return "See docs/models.md."
-    # The zoo's names have no slash, a repository's has one.
-    return f"Did you mean {'hf' if '/' in start else 'zoo'}:{start}?"
+    # The zoo's names have no slash, a repository's may have one.
+    near = [] if "/" in start else difflib.get_close_matches(start.lower(), NETWORKS, n=1, cutoff=0.8)
+    hub, name = ("zoo", near[0]) if near else ("hf", start)
+    return f"Did you mean {hub}:{name}{'?' * bool(query)}{query}?"
 
 
 def _options(spec: str, query: str) -> dict[str, Any]:
@@ -123,7 +130,7 @@ def read_value(text: str) -> Any:
 def text_of(value: Any) -> str:
     """A value as it is written in a spec; :func:`read_value` reads it again."""
     if isinstance(value, tuple):
-        return ",".join(text_of(one) for one in value) + ("," if len(value) < 2 else "")
+        return ",".join(text_of(part) for part in value) + ("," if len(value) < 2 else "")
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return quote(str(value), safe="/:.+- ~\\@^")

@@ -9,9 +9,8 @@ from urllib.parse import urlparse
 import torch
 from torch import nn
 
-from lisse.data.request import hugging_face, may_download
+from lisse.libraries import extra, may_download, quarantine
 from lisse.networks.zoo import seeded
-from lisse.networks.zoo.options import extra
 
 Preprocessing = tuple[tuple[int, int, int], tuple[float, ...], tuple[float, ...]]
 
@@ -23,10 +22,7 @@ def from_timm(name: str, options: dict[str, Any]) -> tuple[nn.Module, Preprocess
     ``LISSE_DOWNLOAD=1``, from the network; other options go to ``timm.create_model``.
     """
     timm = extra("timm", "timm", "load_model")
-    pretrained, seed, network, given = _taken(options)
-    classes = given.pop("classes", None)
-    if classes is not None:
-        given["num_classes"] = classes
+    pretrained, seed, network, arguments = _split_options(options)
     if not timm.is_model(name.split(".")[0]) and not name.startswith("hf_hub:") and not name.startswith("hf-hub:"):
         near = timm.list_models(f"*{name}*")[:4]
         advice = f"Did you mean {' or '.join(near)}?" if near else "timm.list_models() lists them."
@@ -36,15 +32,15 @@ def from_timm(name: str, options: dict[str, Any]) -> tuple[nn.Module, Preprocess
         _check_cached(f"timm:{name}", published.url)
     extra("huggingface_hub", "timm", "load_model")
     try:
-        with seeded(seed), hugging_face(network):
-            model: nn.Module = timm.create_model(name, pretrained=pretrained, **given)
+        with seeded(seed), quarantine(network):
+            model: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
     except Exception as error:
         # Without the network the hub has many errors for one fact; those about the options are of other kinds.
         if network or not isinstance(error, OSError):
             raise
         raise _absent(f"timm:{name}") from error
     # The configuration is that of the published weights; what the person changed in the network changes it, too.
-    changed = {key: given[key] for key in ("img_size", "in_chans") if key in given}
+    changed = {key: arguments[key] for key in ("img_size", "in_chans") if key in arguments}
     config = extra("timm.data", "timm", "load_model").resolve_data_config(changed, model=model)
     size = tuple(config["input_size"])
     return model, (size, tuple(config["mean"]), tuple(config["std"])), getattr(model, "num_classes", None)
@@ -58,10 +54,7 @@ def from_torchvision(name: str, options: dict[str, Any]) -> tuple[nn.Module, Pre
     preprocessing that its weights would have. Other options go to the builder.
     """
     models = extra("torchvision.models", "torchvision", "load_model")
-    pretrained, seed, network, given = _taken(options)
-    classes = given.pop("classes", None)
-    if classes is not None:
-        given["num_classes"] = classes
+    pretrained, seed, network, arguments = _split_options(options)
     names = models.list_models(module=models)
     if name not in names:
         near = [n for n in names if name.lower() in n][:4]
@@ -70,11 +63,11 @@ def from_torchvision(name: str, options: dict[str, Any]) -> tuple[nn.Module, Pre
     weights = models.get_model_weights(name).DEFAULT
     if pretrained and not network:
         _check_cached(f"torchvision:{name}", weights.url)
-    with seeded(seed):
-        model: nn.Module = models.get_model(name, weights=weights if pretrained else None, **given)
+    with seeded(seed), quarantine(network):
+        model: nn.Module = models.get_model(name, weights=weights if pretrained else None, **arguments)
     transform = weights.transforms()
     side = int(transform.crop_size[0])
-    count = given.get("num_classes", len(weights.meta["categories"]))
+    count = arguments.get("num_classes", len(weights.meta["categories"]))
     return model, ((3, side, side), tuple(transform.mean), tuple(transform.std)), count
 
 
@@ -91,15 +84,18 @@ def _absent(spec: str) -> ValueError:
     )
 
 
-def _taken(options: dict[str, Any]) -> tuple[bool, int, bool, dict[str, Any]]:
+def _split_options(options: dict[str, Any]) -> tuple[bool, int, bool, dict[str, Any]]:
     """``pretrained``, ``seed``, whether the network may be used, and the other options."""
-    given = dict(options)
-    pretrained, seed, download = given.pop("pretrained", True), given.pop("seed", 0), given.pop("download", False)
+    arguments = dict(options)
+    pretrained, download = arguments.pop("pretrained", True), arguments.pop("download", False)
+    seed, classes = arguments.pop("seed", 0), arguments.pop("classes", None)
+    if classes is not None:
+        arguments["num_classes"] = classes
     for key, value in (("pretrained", pretrained), ("download", download)):
         if not isinstance(value, bool):
             raise TypeError(f"load_model: {key} must be true or false, got {value!r}. Write {key}=false.")
-    if "checkpoint_path" in given:
+    if "checkpoint_path" in arguments:
         raise ValueError("load_model: checkpoint_path must be left out, got it. Write weights=FILE, which is checked.")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"load_model: seed must be an integer, got {seed!r}. Write seed=0.")
-    return pretrained, seed, may_download(download), given
+    return pretrained, seed, may_download(download), arguments

@@ -41,7 +41,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     them. Anything else in the file that is not a tensor is ignored; a file that is damaged, holds no tensors, or wants
     to run code is refused with a ``ValueError`` that names it.
     """
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     if file.suffix not in SUFFIXES and not file.is_dir():
         raise ValueError(
             f"read_weights: path must end in {', '.join(SUFFIXES)}, got {str(file)!r}. Rename it if it is one of these."
@@ -73,20 +73,20 @@ def header(path: str | os.PathLike[str]) -> dict[str, Any]:
         if not 2 <= length <= min(size - 8, 100_000_000):
             raise damaged(file, "its header is cut off or not one")
         try:
-            found = json.loads(stream.read(length))
+            content = json.loads(stream.read(length))
         except (ValueError, RecursionError) as error:
             raise damaged(file, "its header cannot be read") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise damaged(file, "its header is not one of the safetensors format")
-    return found
+    return content
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The metadata of a ``.safetensors`` file, read from its header alone."""
-    found = header(path).get("__metadata__", {})
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    entries = header(path).get("__metadata__", {})
+    if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
         raise damaged(Path(path), "its header is not one of the safetensors format")
-    return found
+    return entries
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, torch.Tensor], *, source: str = "weights") -> None:
@@ -97,10 +97,10 @@ def load_weights(network: nn.Module, weights: Mapping[str, torch.Tensor], *, sou
     share their tensor with one that is there (tied embeddings). Nothing is copied unless all fits. Numbers that are
     not finite are copied with a warning.
     """
-    given = fitted(network, weights, source=source)
-    warn_not_finite(given, source)
+    tensors = fitted(network, weights, source=source)
+    warn_not_finite(tensors, source)
     try:
-        network.load_state_dict(given, strict=False)
+        network.load_state_dict(tensors, strict=False)
     except RuntimeError as error:
         raise ValueError(
             f"load_weights: {source} must fit {type(network).__name__}, got {str(error).splitlines()[-1].strip()}. "
@@ -110,23 +110,23 @@ def load_weights(network: nn.Module, weights: Mapping[str, torch.Tensor], *, sou
 
 def fitted(network: nn.Module, weights: Mapping[str, torch.Tensor], *, source: str) -> dict[str, torch.Tensor]:
     """``weights`` under the names of ``network`` (which may be on the meta device), or an error with what differs."""
-    own = network.state_dict()
-    given = _unprefixed(weights, own)
+    state = network.state_dict()
+    tensors = _unprefixed(weights, state)
     partners = _tied(network)
     missing = [
-        name for name in own
-        if name not in given and not name.endswith("num_batches_tracked")
-        and not partners.get(name, frozenset()) & given.keys()
+        name for name in state
+        if name not in tensors and not name.endswith("num_batches_tracked")
+        and not partners.get(name, frozenset()) & tensors.keys()
     ]  # fmt: skip
-    unexpected = [name for name in given if name not in own]
+    unexpected = [name for name in tensors if name not in state]
     shapes = [
-        f"{name}: {list(given[name].shape)} instead of {list(tensor.shape)}"
-        for name, tensor in own.items()
-        if name in given and given[name].shape != tensor.shape
+        f"{name}: {list(tensors[name].shape)} instead of {list(tensor.shape)}"
+        for name, tensor in state.items()
+        if name in tensors and tensors[name].shape != tensor.shape
     ]
     faults = [
-        f"{len(names)} {what} ({shortened(names)})"
-        for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
+        f"{len(names)} {fault} ({shortened(names)})"
+        for fault, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
         if names
     ]
     if faults:
@@ -134,17 +134,20 @@ def fitted(network: nn.Module, weights: Mapping[str, torch.Tensor], *, source: s
             f"load_weights: {source} must hold the parameters of {type(network).__name__}, got {'; '.join(faults)}. "
             "Check the architecture and its options (classes, in_channels, size)."
         )
-    strange = [name for name, tensor in given.items() if tensor.layout != torch.strided or tensor.is_quantized]
+    strange = [name for name, tensor in tensors.items() if tensor.layout != torch.strided or tensor.is_quantized]
     if strange:
         raise ValueError(
             f"load_weights: {source} must hold dense tensors, got sparse or quantised ones ({shortened(strange)}). "
             "Save them with .to_dense() or .dequantize()."
         )
     kinds = [
-        f"{name}: {_kind(given[name])} instead of {_kind(tensor)}"
-        for name, tensor in own.items()
-        if name in given
-        and ((given[name].is_complex() and not tensor.is_complex()) or (_numeric(tensor) and not _numeric(given[name])))
+        f"{name}: {_kind(tensors[name])} instead of {_kind(tensor)}"
+        for name, tensor in state.items()
+        if name in tensors
+        and (
+            (tensors[name].is_complex() and not tensor.is_complex())
+            or (_numeric(tensor) and not _numeric(tensors[name]))
+        )
     ]
     if kinds:
         raise ValueError(
@@ -152,7 +155,7 @@ def fitted(network: nn.Module, weights: Mapping[str, torch.Tensor], *, source: s
             f"{len(kinds)} of another kind ({shortened(kinds)}). Save them as floats, with their scale where they "
             "were quantised."
         )
-    return given
+    return tensors
 
 
 def warn_not_finite(tensors: Mapping[str, torch.Tensor], source: str) -> None:
@@ -239,9 +242,9 @@ def _unpickled(file: Path) -> Any:
         text = str(error)
         called = re.search(r"GLOBAL ([\w.<>]+)|unrecognized function (\S+)|but got <class '([\w.]+)'>", text)
         if isinstance(error, pickle.UnpicklingError) and called is not None:
-            what = next(name for name in called.groups() if name)
+            target = next(name for name in called.groups() if name)
             raise ValueError(
-                f"read_weights: {file} must hold tensors only, got a pickle that wants to call {what[:80]} while "
+                f"read_weights: {file} must hold tensors only, got a pickle that wants to call {target[:80]} while "
                 "loading, which could run any code; it was not run. Save its state_dict as .safetensors where you "
                 "trust it."
             ) from None
@@ -272,9 +275,9 @@ def _tensors(file: Path, content: Any) -> dict[str, torch.Tensor]:
     )
 
 
-def _unprefixed(weights: Mapping[str, torch.Tensor], own: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """``weights`` without the prefixes that all names share, and with those that all ``own`` names have."""
-    prefix = next(iter(own), "").removesuffix(next(iter(bare(own)), ""))
+def _unprefixed(weights: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """``weights`` without the prefixes that all names share, and with those that all names of ``state`` have."""
+    prefix = next(iter(state), "").removesuffix(next(iter(bare(state)), ""))
     return {prefix + name: tensor for name, tensor in bare(weights).items()}
 
 
@@ -290,10 +293,10 @@ def _tied(network: nn.Module) -> dict[str, frozenset[str]]:
     """For every parameter's name, all names of the same parameter."""
     # By identity, not by memory address: on the meta device all addresses are the same.
     groups: dict[int, set[str]] = {}
-    named = list(network.named_parameters(remove_duplicate=False))
-    for name, parameter in named:
+    parameters = list(network.named_parameters(remove_duplicate=False))
+    for name, parameter in parameters:
         groups.setdefault(id(parameter), set()).add(name)
-    return {name: frozenset(groups[id(parameter)]) for name, parameter in named}
+    return {name: frozenset(groups[id(parameter)]) for name, parameter in parameters}
 
 
 def shortened(names: Iterable[str]) -> str:

@@ -75,18 +75,18 @@ class MaxEntropyDiffeo(nn.Module):
         """The sample with its image or images deformed; several inputs give a tuple of as many."""
         leaves, form = tree_flatten(sample[0] if len(sample) == 1 else sample)
         roles = _roles(leaves)
-        tensors = {place: _pixels(leaves[place]) for place in roles}
-        images = {place: role for place, role in roles.items() if role != "mask"}
-        shapes = {_fields_and_size(tensors[place], video=role == "video") for place, role in images.items()}
+        tensors = {index: _pixels(leaves[index]) for index in roles}
+        images = {index: role for index, role in roles.items() if role != "mask"}
+        shapes = {_fields_and_size(tensors[index], video=role == "video") for index, role in images.items()}
         if len(shapes) > 1:
             raise ValueError(
                 "MaxEntropyDiffeo: image must be one, or several of one size and number, got "
-                f"{' and '.join(str(list(tensors[place].shape)) for place in images)}."
+                f"{' and '.join(str(list(tensors[index].shape)) for index in images)}."
             )
         ((count, size),) = shapes
         field, still = self._field(count, size, tensors[next(iter(images))].device)
-        for place, role in roles.items():
-            leaves[place] = _like(leaves[place], self._moved(tensors[place], field, still, mask=role == "mask"))
+        for index, role in roles.items():
+            leaves[index] = _like(leaves[index], self._moved(tensors[index], field, still, mask=role == "mask"))
         return tree_unflatten(leaves, form)
 
     def extra_repr(self) -> str:
@@ -129,24 +129,24 @@ class MaxEntropyDiffeo(nn.Module):
 
 
 def _roles(leaves: list[Any]) -> dict[int, str]:
-    """Which parts of a sample are deformed, by their place: ``image``, ``video`` or ``mask``."""
+    """Which parts of a sample are deformed, by their index: ``image``, ``video`` or ``mask``."""
     kinds = sys.modules.get("torchvision.tv_tensors")  # no sample holds them as long as nobody has imported it
-    named = {"Image": "image", "Video": "video", "Mask": "mask", "BoundingBoxes": "box", "KeyPoints": "key point"}
+    names = {"Image": "image", "Video": "video", "Mask": "mask", "BoundingBoxes": "box", "KeyPoints": "key point"}
     roles: dict[int, str] = {}
     plain: list[int] = []
-    for place, leaf in enumerate(leaves):
-        role = next((named[n] for n in named if isinstance(leaf, getattr(kinds, n, ()))), None)
+    for index, leaf in enumerate(leaves):
+        role = next((names[n] for n in names if isinstance(leaf, getattr(kinds, n, ()))), None)
         if role in ("box", "key point"):
             raise TypeError(
                 f"MaxEntropyDiffeo: a sample must hold images, masks and what does not depend on places, got a {role}. "
                 "Smooth deformations bend boxes: take them from a deformed mask."
             )
         if role is not None or _is_picture(leaf):
-            roles[place] = role or "image"
+            roles[index] = role or "image"
         elif isinstance(leaf, Tensor):
-            plain.append(place)
+            plain.append(index)
     if not any(role != "mask" for role in roles.values()):
-        pictures = [place for place in plain if leaves[place].ndim >= 3] or plain
+        pictures = [index for index in plain if leaves[index].ndim >= 3] or plain
         if not pictures:
             raise TypeError(
                 "MaxEntropyDiffeo: image must be a tensor or a PIL image, alone or in a sample, got "
@@ -189,8 +189,8 @@ def _fields_and_size(pixels: Tensor, *, video: bool) -> tuple[int, tuple[int, in
     """How many fields an image or a video needs, and (h, w)."""
     batched = pixels.ndim - video == 4
     if pixels.ndim - video not in (3, 4):
-        wanted = "[t, c, h, w] or [n, t, c, h, w]" if video else "[c, h, w] or [n, c, h, w]"
-        raise ValueError(f"MaxEntropyDiffeo: image must be {wanted}, got shape {list(pixels.shape)}.")
+        shapes = "[t, c, h, w] or [n, t, c, h, w]" if video else "[c, h, w] or [n, c, h, w]"
+        raise ValueError(f"MaxEntropyDiffeo: image must be {shapes}, got shape {list(pixels.shape)}.")
     return len(pixels) if batched else 1, (int(pixels.shape[-2]), int(pixels.shape[-1]))
 
 
@@ -213,13 +213,13 @@ def _ensemble(
     return ensemble, low, high
 
 
-def _ends(name: str, given: Range) -> tuple[float, float]:
-    ends = given if isinstance(given, (tuple, list)) else (given, given)
+def _ends(name: str, size: Range) -> tuple[float, float]:
+    ends = size if isinstance(size, (tuple, list)) else (size, size)
     sound = len(ends) == 2 and all(_is_number(end) for end in ends)
     if not sound or not 0 <= ends[0] <= ends[1]:
-        raise ValueError(f"MaxEntropyDiffeo: {name} must be a number of at least 0 or a range of them, got {given!r}.")
+        raise ValueError(f"MaxEntropyDiffeo: {name} must be a number of at least 0 or a range of them, got {size!r}.")
     return float(ends[0]), float(ends[1])
 
 
-def _is_number(given: Any) -> bool:
-    return isinstance(given, numbers.Real) and not isinstance(given, bool) and math.isfinite(given)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lisse.maths.given import floating
 from lisse.networks.masked import in_pixels, masked_network, masks, normalised
 from lisse.networks.zoo.mae import PIXEL_EPS
+from lisse.taps import still
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def decoder_frames(
             f"decoder_frames: image must have shape {list(size)}, which the network takes, got {list(image.shape)}. "
             "Resize it."
         )
-    kept = network.kept(mask_ratio)
+    count = network.visible_count(mask_ratio)
     if noise is None:
         ratio = network.mask_ratio if mask_ratio is None else mask_ratio
         noise = masks(1, patches, ratio=ratio, generator=torch.Generator().manual_seed(seed))[0]
@@ -72,31 +73,26 @@ def decoder_frames(
             "torch.rand makes it."
         )
     weight = next(network.parameters())
-    given = image.to(weight)[None]
-    normal = normalised(model, given)
-    modes = [module.training for module in network.modules()]
-    try:
-        network.eval()
-        with torch.no_grad():
-            order = noise.to(weight.device)[None].argsort(dim=1)
-            restore = order.argsort(dim=1)
-            tokens = network.filled(network.encode(normal, order[:, :kept]), restore)
-            painted = [network.painted(tokens)]
-            for block in network.decoder_blocks:
-                tokens = block(tokens)
-                painted.append(network.painted(tokens))
-    finally:
-        for module, mode in zip(network.modules(), modes, strict=True):
-            module.training = mode
-    hidden = (restore >= kept)[0]
+    pictures = image.to(weight)[None]
+    normal = normalised(model, pictures)
+    with still(network):
+        order = noise.to(weight.device)[None].argsort(dim=1)
+        restore = order.argsort(dim=1)
+        tokens = network.filled(network.encode(normal, order[:, :count]), restore)
+        painted = [network.painted(tokens)]
+        for block in network.decoder_blocks:
+            tokens = block(tokens)
+            painted.append(network.painted(tokens))
+    hidden = (restore >= count)[0]
     pixels = torch.cat(painted)
     if network.norm_pix:
-        own = network.patchify(normal)
-        pixels = pixels * (own.var(-1, keepdim=True) + PIXEL_EPS).sqrt() + own.mean(-1, keepdim=True)
+        truth = network.patchify(normal)
+        pixels = pixels * (truth.var(-1, keepdim=True) + PIXEL_EPS).sqrt() + truth.mean(-1, keepdim=True)
     frames = in_pixels(model, network.unpatchify(pixels))
-    differences = (network.patchify(frames) - network.patchify(given))[:, hidden]
-    seen = network.patchify(given).masked_fill(hidden[None, :, None], torch.nan)
+    differences = (network.patchify(frames) - network.patchify(pictures))[:, hidden]
+    visible = network.patchify(pictures).masked_fill(hidden[None, :, None], torch.nan)
+    errors = differences.square().mean((1, 2)).sqrt()
     return Film(
-        given[0], network.unpatchify(seen)[0], frames, differences.square().mean((1, 2)).sqrt(), hidden, network.side,
-        network.norm_pix, painted[-1][0],
+        pictures[0], network.unpatchify(visible)[0], frames, errors, hidden, network.side, network.norm_pix,
+        painted[-1][0],
     )  # fmt: skip

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lisse.networks.zoo.mae import MaskedAutoencoder, sincos_positions, visible
-from lisse.networks.zoo.options import extra
+from lisse.libraries import extra
+from lisse.networks.zoo.mae import MaskedAutoencoder, sincos_positions, visible_patches
 
 __all__ = [
     "MaskedAutoencoder",
@@ -62,6 +62,8 @@ BLOCKS: tuple[dict[str, str], ...] = (
         "mlp.fc2": "output.dense",
     },
 )
+# What ours has no other form of.
+_SHAPE = {"hidden_act": "gelu", "qkv_bias": True}
 STACKS = (("blocks", ("vit.layers", "vit.encoder.layer")), ("decoder_blocks", ("decoder.decoder_layers",)))
 
 
@@ -71,8 +73,8 @@ def masked_network(model: nn.Module) -> MaskedAutoencoder | None:
     Hugging Face's ``ViTMAEForPreTraining`` is turned into ours with :func:`from_huggingface`, on its device and in its
     mode; the copy gives the same outputs.
     """
-    found = _masked_inside(model)
-    return found if found is None or isinstance(found, MaskedAutoencoder) else from_huggingface(found)
+    network = _masked_inside(model)
+    return network if network is None or isinstance(network, MaskedAutoencoder) else from_huggingface(network)
 
 
 def holds_masked(model: nn.Module) -> bool:
@@ -126,7 +128,7 @@ def in_pixels(model: nn.Module, images: Tensor) -> Tensor:
 
 def masks(count: int, patches: int, *, ratio: float = 0.75, generator: torch.Generator | None = None) -> Tensor:
     """``noise`` [count, patches] for a masked autoencoder: one random mask per image, uniform numbers in [0, 1)."""
-    visible("masks", patches, ratio)
+    visible_patches("masks", patches, ratio)
     return torch.rand(count, patches, generator=generator)
 
 
@@ -183,77 +185,64 @@ def to_huggingface(model: MaskedAutoencoder) -> Any:
         mask_ratio=model.mask_ratio, norm_pix_loss=model.norm_pix,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
-        theirs = transformers.ViTMAEForPreTraining(config)
-    state = model.state_dict()
-    known = theirs.state_dict()
-    given: dict[str, Tensor] = {}
-    for name, other in _pairs(model, known):
+        copy = transformers.ViTMAEForPreTraining(config)
+    state, entries = model.state_dict(), {}
+    for name, other in _pairs(model, copy.state_dict()):
         if isinstance(name, tuple):
             stem, part, end = name
-            given[other] = state[f"{stem}.qkv.{end}"].chunk(3)["qkv".index(part)]
+            entries[other] = state[f"{stem}.qkv.{end}"].chunk(3)["qkv".index(part)]
         else:
-            given[other] = state[name]
-    theirs.load_state_dict(given)
+            entries[other] = state[name]
+    copy.load_state_dict(entries)
     weight = next(model.parameters())
-    return theirs.to(weight.device, weight.dtype).train(model.training)
+    return copy.to(weight.device, weight.dtype).train(model.training)
 
 
 def _ours(state: Mapping[str, Tensor], model: MaskedAutoencoder) -> dict[str, Tensor]:
     parts: dict[str, dict[str, Tensor]] = {}
-    given: dict[str, Tensor] = {}
+    entries: dict[str, Tensor] = {}
     for name, other in _pairs(model, state):
         if isinstance(name, tuple):
             stem, part, end = name
             parts.setdefault(f"{stem}.qkv.{end}", {})[part] = state[other]
         else:
-            given[name] = state[other]
-    for name, three in parts.items():
-        given[name] = torch.cat([three[part] for part in "qkv"])
-    return given
+            entries[name] = state[other]
+    return entries | {name: torch.cat([three[part] for part in "qkv"]) for name, three in parts.items()}
 
 
 def _pairs(model: MaskedAutoencoder, state: Mapping[str, Tensor]) -> list[tuple[str | tuple[str, str, str], str]]:
     """Our entry (or (attention, one of q k v, weight or bias)) and Hugging Face's, for every tensor of the network."""
-    found: list[tuple[str | tuple[str, str, str], str]] = []
-    for ours, theirs in WHOLE.items():
-        ends = [""] if theirs in state else [".weight", ".bias"]
-        found += [(ours + end, theirs + end) for end in ends]
-    for stack, places in STACKS:
+    pairs: list[tuple[str | tuple[str, str, str], str]] = []
+    for ours, other in WHOLE.items():
+        pairs += [(ours + end, other + end) for end in ([""] if other in state else [".weight", ".bias"])]
+    for stack, paths in STACKS:
         for index in range(len(getattr(model, stack))):
-            stem, names = _block(state, places, index)
-            for ours, theirs in names.items():
+            stem, names = _block(state, paths, index)
+            for ours, other in names.items():
+                attention, _, part = ours.partition(".")
                 for end in ("weight", "bias"):
-                    key = f"{stem}.{theirs}.{end}"
-                    attention, _, part = ours.partition(".")
                     split = attention == "attn" and part in ("q", "k", "v")
-                    mine = (f"{stack}.{index}.attn", part, end) if split else f"{stack}.{index}.{ours}.{end}"
-                    found.append((mine, key))
-    missing = [other for _, other in found if other not in state]
+                    entry = (f"{stack}.{index}.attn", part, end) if split else f"{stack}.{index}.{ours}.{end}"
+                    pairs.append((entry, f"{stem}.{other}.{end}"))
+    missing = [other for _, other in pairs if other not in state]
     if missing:
         raise ValueError(
             f"from_huggingface: model must have the tensors of ViTMAEForPreTraining, got none called "
             f"{', '.join(missing[:3])}. Load it with its own class."
         )
-    return found
+    return pairs
 
 
-def _block(state: Mapping[str, Tensor], places: tuple[str, ...], index: int) -> tuple[str, dict[str, str]]:
-    for place in places:
+def _block(state: Mapping[str, Tensor], paths: tuple[str, ...], index: int) -> tuple[str, dict[str, str]]:
+    for path in paths:
         for names in BLOCKS:
-            if f"{place}.{index}.{names['attn.q']}.weight" in state:
-                return f"{place}.{index}", names
-    return f"{places[0]}.{index}", BLOCKS[0]
+            if f"{path}.{index}.{names['attn.q']}.weight" in state:
+                return f"{path}.{index}", names
+    return f"{paths[0]}.{index}", BLOCKS[0]
 
 
 def _check_config(config: Any) -> None:
-    wrong = [
-        f"{name}={value}"
-        for name, value, fine in (
-            ("hidden_act", config.hidden_act, config.hidden_act == "gelu"),
-            ("qkv_bias", config.qkv_bias, config.qkv_bias is True),
-        )
-        if not fine
-    ]
+    wrong = [f"{key}={getattr(config, key)}" for key, fine in _SHAPE.items() if getattr(config, key) != fine]
     if wrong:
         raise ValueError(
             "from_huggingface: model must have the shape of [he2022] (GELU, biases of queries, keys and values), got "
@@ -262,7 +251,7 @@ def _check_config(config: Any) -> None:
 
 
 def _side(value: Any) -> int:
-    sides = {int(one) for one in value} if isinstance(value, (list, tuple)) else {int(value)}
+    sides = {int(side) for side in value} if isinstance(value, (list, tuple)) else {int(value)}
     if len(sides) != 1:
         raise ValueError(f"from_huggingface: model must take square images and patches, got {value}. Use square ones.")
     return sides.pop()

@@ -15,8 +15,9 @@ import numpy as np
 
 from lisse.profile import Part, Profile
 from lisse.profile_file import document as doc
-from lisse.profile_file.container import MAX_BYTES, VERSION, Entries, read, saying, write, writing
+from lisse.profile_file.container import MAX_BYTES, VERSION, ArrayEntries, pack, saying, unpacked
 from lisse.profile_file.document import number_to_json, row_to_json
+from lisse.profile_file.replacement import writing
 
 __all__ = [
     "MAX_BYTES",
@@ -38,12 +39,12 @@ def save(profile: Profile, path: str | Path, *, max_bytes: int = MAX_BYTES) -> P
 
     Equal profiles (with their keys in the same order) give equal bytes.
     """
-    arrays: Entries = {}
+    arrays: ArrayEntries = {}
     with saying("save", "profile must be plain data"):
-        parts = [doc.part_to_json(part, place, arrays) for place, part in enumerate(profile.parts)]
+        parts = [doc.part_to_json(part, index, arrays) for index, part in enumerate(profile.parts)]
         document = {"provenance": doc.free_to_json(profile.provenance, "provenance"), "parts": parts}
         doc.profile_from_json(document, arrays.__getitem__)
-        return write(Path(path), "profile", document, arrays, max_bytes)
+        return pack(Path(path), "profile", document, arrays, max_bytes)
 
 
 def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Profile:
@@ -52,33 +53,33 @@ def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Profile:
     ``max_bytes`` bounds what the file may unpack to. A damaged, foreign, newer or hostile file is a ``ValueError``
     that names it; a file that cannot be opened is an ``OSError``.
     """
-    profile: Profile = read("load", Path(path), "profile", doc.profile_from_json, max_bytes)
+    profile: Profile = unpacked("load", Path(path), "profile", doc.profile_from_json, max_bytes)
     return profile
 
 
 def save_part(part: Part, path: str | Path, *, max_bytes: int = MAX_BYTES) -> Path:
     """Write one part by itself, atomically; as :func:`save`."""
-    arrays: Entries = {}
+    arrays: ArrayEntries = {}
     with saying("save_part", "part must be plain data"):
         document = {"part": doc.part_to_json(part, 0, arrays)}
         doc.one_part_from_json(document, arrays.__getitem__)
-        return write(Path(path), "part", document, arrays, max_bytes)
+        return pack(Path(path), "part", document, arrays, max_bytes)
 
 
 def load_part(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Part:
     """Read a file that :func:`save_part` wrote; errors as in :func:`load`."""
-    part: Part = read("load_part", Path(path), "part", doc.one_part_from_json, max_bytes)
+    part: Part = unpacked("load_part", Path(path), "part", doc.one_part_from_json, max_bytes)
     return part
 
 
 def save_arrays(arrays: Mapping[str, np.ndarray], path: str | Path, *, max_bytes: int = MAX_BYTES) -> Path:
     """Write named arrays, atomically; any dtype but object."""
-    entries: Entries = {}
+    entries: ArrayEntries = {}
     with saying("save_arrays", "arrays must be plain data"):
-        return write(Path(path), "arrays", {"arrays": doc.arrays_to_json(arrays, 0, entries)}, entries, max_bytes)
+        return pack(Path(path), "arrays", {"arrays": doc.arrays_to_json(arrays, 0, entries)}, entries, max_bytes)
 
 
 def load_arrays(path: str | Path, *, max_bytes: int = MAX_BYTES) -> dict[str, np.ndarray]:
     """Read a file that :func:`save_arrays` wrote; errors as in :func:`load`."""
-    arrays: dict[str, np.ndarray] = read("load_arrays", Path(path), "arrays", doc.only_arrays_from_json, max_bytes)
+    arrays: dict[str, np.ndarray] = unpacked("load_arrays", Path(path), "arrays", doc.only_arrays_from_json, max_bytes)
     return arrays

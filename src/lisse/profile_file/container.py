@@ -7,9 +7,9 @@ import errno
 import json
 import math
 import os
-import secrets
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,49 +17,35 @@ from typing import IO, Any, NoReturn
 
 import numpy as np
 
-VERSION = 1
+from lisse.profile_file.replacement import writing
+
+VERSION = 2  # 2: parts have charts
 MAX_BYTES = 2 * 2**30
 MAX_JSON = 128 * 2**20
 MAX_DIRECTORY = 16 * 2**20
+#: Nothing is unpacked beyond this many bytes, whatever its size on disk.
+CEILING = 8 << 30
+#: A packed file may grow this much (real pictures, text and profiles grow 2 to 20 times; a bomb 1000 times) …
+RATIO = 200
+#: … and a small one at least to this size.
+FLOOR = 64 << 20
+# Of JSON, many times its size becomes of it in memory.
+_JSON_FLOOR = 4 << 20
 _MAX_NPY_HEADER = 10_000
 _CHUNK = 2**20
 
-Entries = dict[str, np.ndarray]
+ArrayEntries = dict[str, np.ndarray]
 Fetch = Callable[[str], np.ndarray]
 
 
-@contextmanager
-def writing(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file beside ``path`` that takes its place, whole and on the disk, when the block ends without an error.
-
-    A reader sees the old file or the new one, never half of one. After an exception the temporary file is gone; after
-    a SIGKILL a ``.NAME.xxxxxxxx.tmp`` may stay and is safe to delete.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        except OSError:  # some file systems cannot; the rename itself is still atomic
-            pass
-        finally:
-            os.close(folder)
+def allowance(packed: int, floor: int | None = None) -> int:
+    """How many bytes a file of ``packed`` bytes may unpack to."""
+    return min(CEILING, max(FLOOR if floor is None else floor, RATIO * packed))
 
 
-def write(path: Path, what: str, document: dict[str, Any], arrays: Entries, max_bytes: int) -> Path:
-    """Pack ``document`` as ``<what>.json`` and ``arrays`` as ``.npy`` into ``path``, atomically."""
-    heading = {"format": f"lisse-{what}", "version": VERSION}
+def pack(path: Path, kind: str, document: dict[str, Any], arrays: ArrayEntries, max_bytes: int) -> Path:
+    """Pack ``document`` as ``<kind>.json`` and ``arrays`` as ``.npy`` into ``path``, atomically."""
+    heading = {"format": f"lisse-{kind}", "version": VERSION}
     text = json.dumps(heading | document, allow_nan=False, separators=(",", ":")).encode("ascii")
     if len(text) > MAX_JSON:
         raise ValueError(f"its JSON takes {len(text):,} bytes; at most {MAX_JSON:,} fit. Put long lists into arrays")
@@ -69,7 +55,10 @@ def write(path: Path, what: str, document: dict[str, Any], arrays: Entries, max_
     if (least := total + sum(array.nbytes for array in arrays.values())) > max_bytes:
         raise ValueError(f"it takes {least:,} bytes; at most max_bytes={max_bytes:,} fit")
     with writing(path) as file, zipfile.ZipFile(file, "w") as packed:
-        packed.writestr(_info(f"{what}.json", len(text), zipfile.ZIP_DEFLATED), text, compresslevel=6)
+        # What deflates like a bomb, and would be refused as one, is stored as it is.
+        plain = len(text) > allowance(len(zlib.compress(text[: 4 * _JSON_FLOOR], 1)), _JSON_FLOOR)
+        method = zipfile.ZIP_STORED if plain else zipfile.ZIP_DEFLATED
+        packed.writestr(_info(f"{kind}.json", len(text), method), text, compresslevel=6)
         for entry, array in arrays.items():
             info = _info(entry, array.nbytes + _MAX_NPY_HEADER, zipfile.ZIP_STORED)
             with packed.open(info, "w") as out:
@@ -89,23 +78,25 @@ def _info(name: str, size: int, compression: int) -> zipfile.ZipInfo:
     return info
 
 
-def read(function: str, path: Path, what: str, build: Callable[[Any, Fetch], Any], max_bytes: int) -> Any:
+def unpacked(function: str, path: Path, kind: str, build: Callable[[Any, Fetch], Any], max_bytes: int) -> Any:
     """``build(document, fetch)`` of the file at ``path``, every entry of which must be used exactly once."""
-    with open(path, "rb") as file, saying(function, f"path must be a sound lisse {what}, got {str(path)!r}"):
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        raise ValueError(f"{function}: path must be a sound lisse {kind}, got {str(path)!r}: it is no file.")
+    with open(path, "rb") as file, saying(function, f"path must be a sound lisse {kind}, got {str(path)!r}"):
         _check_directory(file)
         with zipfile.ZipFile(file) as packed:
-            entries = _check_entries(packed, what, max_bytes)
-            document = _read_json(packed, entries.pop(f"{what}.json"))
-            _check_heading(document, what)
+            entries = _check_entries(packed, kind, max_bytes, os.fstat(file.fileno()).st_size)
+            document = _read_json(packed, entries.pop(f"{kind}.json"))
+            _check_heading(document, kind)
 
             def fetch(entry: str) -> np.ndarray:
                 if entry not in entries:
-                    raise ValueError(f"the entry {shown(entry)} is missing")
+                    raise ValueError(f"the entry {excerpt(entry)} is missing")
                 return _read_npy(packed, entries.pop(entry), max_bytes)
 
             built = build(document, fetch)
             if entries:
-                raise ValueError(f"it has the unexpected entry {shown(next(iter(entries)))}")
+                raise ValueError(f"it has the unexpected entry {excerpt(next(iter(entries)))}")
             return built
 
 
@@ -126,22 +117,24 @@ def _check_directory(file: IO[bytes]) -> None:
     file.seek(0)
 
 
-def _check_entries(packed: zipfile.ZipFile, what: str, max_bytes: int) -> dict[str, zipfile.ZipInfo]:
+def _check_entries(packed: zipfile.ZipFile, kind: str, max_bytes: int, size: int) -> dict[str, zipfile.ZipInfo]:
     entries: dict[str, zipfile.ZipInfo] = {}
     for info in packed.infolist():
         name = info.filename
         if name.startswith(("/", "\\")) or ":" in name or "\\" in name or ".." in name.split("/"):
-            raise ValueError(f"it has an entry with the unsafe name {shown(name)}")
+            raise ValueError(f"it has an entry with the unsafe name {excerpt(name)}")
         if name in entries:
-            raise ValueError(f"the entry {shown(name)} appears twice")
+            raise ValueError(f"the entry {excerpt(name)} appears twice")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 0x61:
-            raise ValueError(f"the entry {shown(name)} is encrypted or packed in a way lisse does not write")
+            raise ValueError(f"the entry {excerpt(name)} is encrypted or packed in a way lisse does not write")
         entries[name] = info
     total = sum(info.file_size for info in entries.values())
     if total > max_bytes:
         raise ValueError(f"it unpacks to {total:,} bytes, more than max_bytes={max_bytes:,}")
-    if f"{what}.json" not in entries:
-        raise ValueError(f"it has no {what}.json; it holds {shown(sorted(entries)[:3])}")
+    if total > allowance(size, _JSON_FLOOR):
+        raise ValueError(f"it unpacks to {total:,} bytes from {size:,}, which no profile does")
+    if f"{kind}.json" not in entries:
+        raise ValueError(f"it has no {kind}.json; it holds {excerpt(sorted(entries)[:3])}")
     return entries
 
 
@@ -153,12 +146,12 @@ def _read_json(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(out := dict(pairs)) != len(pairs):
-            raise ValueError(f"a key appears twice among {shown([key for key, _ in pairs])}")
+            raise ValueError(f"a key appears twice among {excerpt([key for key, _ in pairs])}")
         return out
 
     def finite(number: str) -> float:
         if not math.isfinite(value := float(number)):
-            raise ValueError(f"the number {shown(number)} is no finite double")
+            raise ValueError(f"the number {excerpt(number)} is no finite double")
         return value
 
     def constant(name: str) -> NoReturn:
@@ -167,16 +160,16 @@ def _read_json(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
     return json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_float=finite, parse_constant=constant)
 
 
-def _check_heading(document: Any, what: str) -> None:
-    if not isinstance(document, dict) or document.pop("format", None) != f"lisse-{what}":
-        raise ValueError(f'its JSON does not say "format": "lisse-{what}"')
+def _check_heading(document: Any, kind: str) -> None:
+    if not isinstance(document, dict) or document.pop("format", None) != f"lisse-{kind}":
+        raise ValueError(f'its JSON does not say "format": "lisse-{kind}"')
     version = document.pop("version", None)
     if type(version) is not int or version < 1:
         wrong("version", "a positive integer", version)
     if version > VERSION:
         raise ValueError(
-            f"it was made by a newer lisse: it has format version {shown(version)}, this lisse reads up to {VERSION}. "
-            "Upgrade lisse (pip install -U lisse)"
+            f"it was made by a newer lisse: it has format version {excerpt(version)}, this lisse reads up to "
+            f"{VERSION}. Upgrade lisse (pip install -U lisse)"
         )
 
 
@@ -185,7 +178,7 @@ def _read_npy(packed: zipfile.ZipFile, info: zipfile.ZipInfo, max_bytes: int) ->
         dtype, order, shape, header = _npy_header(stream, info)
         count = math.prod(shape)
         if count > max_bytes or count * dtype.itemsize != info.file_size - header:
-            raise ValueError(f"{info.filename}: {info.file_size - header:,} bytes are no {shown(shape)} of {dtype}")
+            raise ValueError(f"{info.filename}: {info.file_size - header:,} bytes are no {excerpt(shape)} of {dtype}")
         raw = _exactly(stream, info.file_size - header)
     array: np.ndarray = np.ndarray(shape, dtype, buffer=raw, order=order)
     if dtype.kind == "U" and raw and np.frombuffer(raw, dtype.str[0] + "u4").max() > 0x10FFFF:
@@ -211,7 +204,7 @@ def _npy_header(stream: IO[bytes], info: zipfile.ZipInfo) -> tuple[np.dtype, Any
     except Exception as error:  # literal_eval and dtype() raise nearly anything on hostile text
         raise ValueError(f"{info.filename}: its header cannot be read ({type(error).__name__})") from None
     if not sound or dtype.hasobject:
-        raise ValueError(f"{info.filename}: its header asks for {shown(header)}, which is not allowed")
+        raise ValueError(f"{info.filename}: its header asks for {excerpt(header)}, which is not allowed")
     return dtype, "F" if order else "C", shape, 8 + width + length
 
 
@@ -246,10 +239,10 @@ def saying(function: str, rule: str) -> Iterator[None]:
 
 def wrong(where: str, rule: str, value: Any) -> NoReturn:
     """Raise the error that says what ``where`` must be and what it is."""
-    raise ValueError(f"{where} must be {rule}, got {shown(value)}")
+    raise ValueError(f"{where} must be {rule}, got {excerpt(value)}")
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """``repr``, short, of anything at all."""
     try:
         text = repr(value)

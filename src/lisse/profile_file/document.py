@@ -3,45 +3,63 @@
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Mapping, Set
-from dataclasses import MISSING, asdict, fields
-from typing import Any
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 import numpy as np
 
-from lisse.profile import Part, Profile, Quantity, Row
-from lisse.profile_file.container import Entries, Fetch, shown, wrong
+from lisse.profile import Chart, Part, Profile, Quantity, Row
+from lisse.profile_file.container import ArrayEntries, Fetch, excerpt, wrong
 
 MAX_NESTING = 64
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _TAG = "$float"
 
 
-def part_to_json(part: Part, place: int, entries: Entries) -> dict[str, Any]:
+def part_to_json(part: Part, index: int, entries: ArrayEntries) -> dict[str, Any]:
     """A part as JSON; its arrays go into ``entries`` under the names they have in the zip."""
     return {
         "instrument": part.instrument,
         "options": free_to_json(part.options, f"options of {part.instrument}"),
-        "quantities": [asdict(quantity) for quantity in part.quantities],
+        "quantities": [_declared_to_json(quantity) for quantity in part.quantities],
+        "charts": [_declared_to_json(chart) for chart in part.charts],
         "rows": [row_to_json(row) for row in part.rows],
         "notes": list(part.notes),
-        "arrays": arrays_to_json(part.arrays, place, entries),
+        "arrays": arrays_to_json(part.arrays, index, entries),
     }
 
 
-def arrays_to_json(arrays: Mapping[str, np.ndarray], place: int, entries: Entries) -> list[str]:
+def _declared_to_json(declared: Any) -> dict[str, Any]:
+    """A quantity or chart, and what is inside it. What differs from the defaults is enough: they are the format's."""
+    document = {}
+    for item in fields(declared):
+        value = getattr(declared, item.name)
+        if value != (item.default_factory() if item.default_factory is not MISSING else item.default):
+            document[item.name] = _value_to_json(value, f"{type(declared).__name__} {item.name}")
+    return document
+
+
+def _value_to_json(value: Any, where: str) -> Any:
+    if is_dataclass(value):
+        return _declared_to_json(value)
+    return [_value_to_json(item, where) for item in value] if isinstance(value, tuple) else free_to_json(value, where)
+
+
+def arrays_to_json(arrays: Mapping[str, np.ndarray], index: int, entries: ArrayEntries) -> list[str]:
     """The names of the arrays, which go into ``entries``; object, masked and foreign dtypes are refused."""
-    for name, given in arrays.items():
+    for name, values in arrays.items():
         _text(name, "an array's name")
-        if isinstance(given, np.ma.MaskedArray):
+        if isinstance(values, np.ma.MaskedArray):
             raise ValueError(f"array {name!r} is masked; fill it first")
-        array = np.asarray(given, order="C")
+        array = np.asarray(values, order="C")
         if array.dtype.hasobject:
             raise ValueError(f"array {name!r} has dtype {array.dtype}, which only pickle could store")
         if np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(array.dtype)) != array.dtype:
             raise ValueError(f"array {name!r} has dtype {array.dtype}, which .npy does not know")
-        entry = _entry(place, name)
+        entry = _entry(index, name)
         if len(entry) > 60_000:
             raise ValueError(f"an array's name has {len(name)} characters, more than a zip can hold")
         entries[entry] = array
@@ -56,10 +74,8 @@ def free_to_json(value: Any, where: str, nesting: int = 0) -> Any:
         value = value.item()
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, int):
-        return int(value)
+    if isinstance(value, (str, int)):  # enumerations and other subclasses as what they are
+        return str(value) if isinstance(value, str) else int(value)
     if isinstance(value, float):
         number = number_to_json(value)
         return {_TAG: number} if isinstance(number, str) else number
@@ -102,7 +118,7 @@ def row_to_json(row: Row) -> dict[str, Any]:
 def profile_from_json(document: Any, fetch: Fetch) -> Profile:
     """The profile a document describes; ``fetch`` gives the array of an entry."""
     _keys(document, "the profile", {"provenance", "parts"})
-    parts = [_part_from_json(part, place, fetch) for place, part in enumerate(_list(document["parts"], "parts"))]
+    parts = [_part_from_json(part, index, fetch) for index, part in enumerate(_list(document["parts"], "parts"))]
     return Profile(tuple(parts), _mapping(document["provenance"], "provenance"))
 
 
@@ -118,24 +134,53 @@ def only_arrays_from_json(document: Any, fetch: Fetch) -> dict[str, np.ndarray]:
     return _arrays_from_json(document["arrays"], 0, fetch)
 
 
-def _part_from_json(document: Any, place: int, fetch: Fetch) -> Part:
-    where = f"part {place}"
-    _keys(document, where, {"instrument", "options", "quantities", "rows", "notes", "arrays"})
+def _part_from_json(document: Any, index: int, fetch: Fetch) -> Part:
+    where = f"part {index}"
+    _keys(document, where, {"instrument", "options", "quantities", "rows", "notes", "arrays"}, {"charts"})
+    quantities, charts = (_list(document.get(key, []), f"{where}: {key}") for key in ("quantities", "charts"))
     return Part(
         _text(document["instrument"], f"{where}: instrument"),
         tuple(_row_from_json(row, where) for row in _list(document["rows"], f"{where}: rows")),
-        tuple(_quantity_from_json(item, where) for item in _list(document["quantities"], f"{where}: quantities")),
+        tuple(_declared_from_json(Quantity, item, f"{where}: a quantity") for item in quantities),
         tuple(_text(note, f"{where}: a note") for note in _list(document["notes"], f"{where}: notes")),
-        _arrays_from_json(document["arrays"], place, fetch),
+        _arrays_from_json(document["arrays"], index, fetch),
         _mapping(document["options"], f"{where}: options"),
+        tuple(_declared_from_json(Chart, item, f"{where}: a chart") for item in charts),
     )
 
 
-def _quantity_from_json(document: Any, where: str) -> Quantity:
-    needed = {item.name for item in fields(Quantity) if item.default is MISSING}
-    _keys(document, f"{where}: a quantity", needed, {item.name for item in fields(Quantity)} - needed)
-    texts: dict[str, Any] = {key: _text(value, f"{where}: a quantity's {key}") for key, value in document.items()}
-    return Quantity(**texts)
+def _declared_from_json(kind: type, document: Any, where: str) -> Any:
+    """A quantity or chart, every field of which is what its annotation says."""
+    if kind is Quantity and isinstance(document, dict):
+        document = {key: value for key, value in document.items() if key != "peak"}  # it was a sentence once
+    _keys(document, where, {item.name for item in fields(kind) if item.default is item.default_factory is MISSING},
+          {item.name for item in fields(kind)})  # fmt: skip
+    hints = get_type_hints(kind)
+    return kind(**{key: _value_from_json(hints[key], value, f"{where}'s {key}") for key, value in document.items()})
+
+
+def _value_from_json(hint: Any, value: Any, where: str) -> Any:
+    origin, inside = get_origin(hint), get_args(hint)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _declared_from_json(hint, value, where)
+    if origin is types.UnionType:  # a headline, or a value; None is a default, and so not in the file
+        kinds = [kind for kind in inside if kind is not types.NoneType]
+        complex_ = [kind for kind in kinds if is_dataclass(kind) or get_origin(kind) is not None]
+        return _value_from_json(complex_[0], value, where) if complex_ else _scalar(tuple(kinds), value, where)
+    if origin is tuple:
+        return tuple(_value_from_json(inside[0], item, where) for item in _list(value, where))
+    if origin is Mapping:
+        return {key: _value_from_json(inside[1], item, where) for key, item in _mapping(value, where).items()}
+    return _scalar((str,) if origin is Literal else (hint,), value, where)
+
+
+def _scalar(kinds: tuple[type, ...], value: Any, where: str) -> Any:
+    if type(value) is int and float in kinds and int not in kinds:
+        return float(value)
+    if type(value) not in kinds:
+        words = {str: "a string", bool: "true or false", int: "an integer", float: "a number"}
+        wrong(where, " or ".join(words[kind] for kind in kinds), value)
+    return value
 
 
 def _row_from_json(document: Any, where: str) -> Row:
@@ -161,16 +206,16 @@ def _row_from_json(document: Any, where: str) -> Row:
     )
 
 
-def _arrays_from_json(document: Any, place: int, fetch: Fetch) -> dict[str, np.ndarray]:
+def _arrays_from_json(document: Any, index: int, fetch: Fetch) -> dict[str, np.ndarray]:
     names = [_text(name, "an array's name") for name in _list(document, "arrays")]
     if len(set(names)) != len(names):
         raise ValueError("an array's name appears twice")
-    return {name: fetch(_entry(place, name)) for name in names}
+    return {name: fetch(_entry(index, name)) for name in names}
 
 
-def _entry(place: int, name: str) -> str:
+def _entry(index: int, name: str) -> str:
     try:
-        return f"arrays/{place}/{quote(name, safe=' ()[],=+@')}.npy"
+        return f"arrays/{index}/{quote(name, safe=' ()[],=+@')}.npy"
     except UnicodeEncodeError:
         raise ValueError(f"the array's name {name!r} is not valid Unicode") from None
 
@@ -225,4 +270,4 @@ def _keys(value: Any, where: str, needed: Set[str], optional: Set[str] = frozens
     if missing := sorted(needed - value.keys()):
         raise ValueError(f"{where} lacks {', '.join(missing)}")
     if unknown := sorted(value.keys() - needed - optional):
-        raise ValueError(f"{where} has the unknown {shown(unknown)}")
+        raise ValueError(f"{where} has the unknown {excerpt(unknown)}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, get_args
 
@@ -13,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from lisse.data import Batch, Dataset
+from lisse.maths.given import overflow_advice
 from lisse.progress import Event, Listener
 from lisse.recording.store import Store, parse_bytes
-from lisse.taps import Tap, Taps, feed, find, model_device, prepared, reseed, still, tapped
+from lisse.taps import Tap, Taps, feed, find, model_device, placed_on, prepared, reseed, still, tapped
 from lisse.taps.stillness import Statistics
 
 Readout = Literal["cls", "mean", "tokens"]
@@ -61,8 +61,7 @@ def record(
         raise ValueError(f"record: on_nonfinite must be one of error, keep, got {on_nonfinite!r}.")
     if max_samples is not None and max_samples < 1:
         raise ValueError(f"record: max_samples must be at least 1, got {max_samples}.")
-    if device is not None:
-        model = model.to(device)
+    model = placed_on(model, device)
     stream, total = batches_of(batches, model_device(model))
     first = next(stream, None)
     if first is None:
@@ -70,7 +69,7 @@ def record(
     taps = find(model, first.inputs, layers, attention=attention, statistics=statistics)
     if total is not None and max_samples is not None:
         total = min(total, max_samples)
-    run = Pass(
+    source = Pass(
         model,
         itertools.chain([first], stream),
         taps,
@@ -84,7 +83,7 @@ def record(
         total=total,
         progress=progress,
     )
-    return Recording(run, max_samples)
+    return Recording(source, max_samples)
 
 
 class Pass:
@@ -96,6 +95,7 @@ class Pass:
         batches: Iterator[Batch],
         taps: Taps,
         *,
+        beside: Sequence[Tap] = (),
         memory: str | int = "2GiB",
         dtype: torch.dtype | None = None,
         statistics: Statistics = "running",
@@ -104,101 +104,149 @@ class Pass:
         grad: bool = False,
         seed: int = 0,
         total: int | None = None,
+        expected: int = 0,
         progress: Listener | None = None,
+        after: Callable[[Pass], None] | None = None,
     ) -> None:
         self.model, self.taps, self.total, self.progress = model, taps, total, progress
+        # Places that are no layers, or are wanted without the readout: whole, under names that no layer has.
+        self.beside = {tap: f"beside {index}" for index, tap in enumerate(beside)}
+        self.expected = expected  # samples that will be asked for: room for them is made at once
+        self.after = after  # called after every batch
         self.dtype, self.statistics, self.readout = dtype, statistics, readout
         self.on_nonfinite, self.grad, self.seed = on_nonfinite, grad, seed
         self.store = Store(parse_bytes(memory))
         self.graph: dict[str, list[Tensor]] = {tap.name: [] for tap in taps}
         self.targets: list[Tensor] = []
         self.owners: list[Tensor] = []
-        self.done = 0
+        self.recorded = 0  # samples
         self.ended = False
         self.broken: str | None = None
         self._batches = batches
+        self._mask: Tensor | None = None  # the valid tokens of the batch that runs
+        self._sums: dict[str, Tensor] = {}
 
     def reach(self, samples: int | None) -> None:
         """Go on until ``samples`` are recorded (``None``: to the end), in whole batches."""
         if self.broken is not None:
             raise RuntimeError(f"record: this recording is no longer there ({self.broken}). Record again.")
-        if self.ended or (samples is not None and self.done >= samples):
+        if self.ended or (samples is not None and self.recorded >= samples):
             return
         goal = samples if samples is not None else self.total
-        reserved = goal is None or self.grad
-        sums: dict[str, Tensor] = {}
-        mask: Tensor | None = None
-
-        def on(tap: Tap, activation: Tensor) -> Tensor | None:
-            rows = self._rows(activation, mask)
-            if self.grad:
-                self.graph[tap.name].append(rows)
-                # The network goes on with a copy, so that an in-place activation after it changes nothing here.
-                return activation.clone()
-            self.store.append(tap.name, rows)
-            if self.on_nonfinite == "error":
-                # One pass over numbers just touched: a sum that is finite had none that was not. (One that is not may
-                # only have overflowed: then each is looked at.)
-                sums[tap.name] = rows.sum(dtype=torch.float64 if rows.dtype == torch.float64 else torch.float32)
-            return None
-
+        room = None if self.grad else goal  # is made once, when the size of a batch is known
         try:
-            with ExitStack() as stack:
-                root = stack.enter_context(
-                    still(self.model, statistics=self.statistics, grad=self.grad, seed=self.seed)
-                )
-                stack.enter_context(tapped(root, self.taps, on))
-                while samples is None or self.done < samples:
+            with (
+                still(self.model, statistics=self.statistics, grad=self.grad, seed=self.seed) as root,
+                tapped(root, dict.fromkeys([*self.taps, *self.beside]), self._on),
+            ):
+                while samples is None or self.recorded < samples:
                     batch = next(self._batches, None)
                     if batch is None:
                         self.ended = True
                         break
-                    count = _count(batch.inputs)
-                    if count == 1 and self.statistics == "batch":
-                        raise ValueError(
-                            f"record: batches must hold at least 2 samples with statistics='batch', got 1 at sample "
-                            f"{batch.start}. Choose another batch size or number of samples."
-                        )
-                    if not reserved and goal is not None:
-                        self._reserve(max(goal - self.done, count), count)
-                        reserved = True
-                    mask = _mask(batch.inputs)
-                    reseed(root, batch_seed(self.seed, batch.start))
-                    feed(root, prepared(root, batch.inputs))
-                    if sums and not bool(torch.isfinite(torch.stack([s.double() for s in sums.values()])).all()):
-                        self._refuse_nonfinite(batch.start, count, mask)
-                    sums.clear()
-                    self._note(batch, mask, count)
+                    self._forward(root, batch, room)
+                    room = None
                     if self.progress is not None:
-                        self.progress(Event("forward", self.done, goal, "samples"))
+                        self.progress(Event("forward", self.recorded, goal, "samples"))
+                    if self.after is not None:
+                        self.after(self)
         except BaseException as error:
             self.store.close()
             self.broken = f"{type(error).__name__}: {error}"
             raise
 
+    def _forward(self, root: nn.Module, batch: Batch, room: int | None) -> None:
+        count = _count(batch.inputs)
+        if count == 1 and self.statistics == "batch":
+            raise ValueError(
+                f"record: batches must hold at least 2 samples with statistics='batch', got 1 at sample {batch.start}. "
+                "Choose another batch size or number of samples."
+            )
+        if room is not None:
+            self._reserve(max(room - self.recorded, self.expected - self.recorded, count), count)
+        self._mask = _mask(batch.inputs)
+        self._sums.clear()
+        reseed(root, batch_seed(self.seed, batch.start))
+        feed(root, prepared(root, batch.inputs))
+        sums = [total.double() for total in self._sums.values()]
+        if sums and not bool(torch.isfinite(torch.stack(sums)).all()):
+            self._refuse_nonfinite(batch.start, count)
+        if batch.targets is not None:
+            self.targets.append(batch.targets.detach().cpu())
+        if self.readout == "tokens":
+            owners = torch.arange(batch.start, batch.start + count)
+            lengths = None if self._mask is None else self._mask.sum(1).cpu().long()
+            self.owners.append(owners if lengths is None else owners.repeat_interleave(lengths))
+        self.recorded += count
+
+    def _on(self, tap: Tap, activation: Tensor) -> Tensor | None:
+        if tap in self.beside:
+            self.store.append(self.beside[tap], activation)
+            if tap not in self.taps:
+                return None
+        rows = read_out(activation, self._mask, self.readout)
+        if self.dtype is not None and rows.is_floating_point():
+            rows = rows.to(self.dtype)
+        if self.grad:
+            self.graph[tap.name].append(rows)
+            # The network goes on with a copy, so that an in-place activation after it changes nothing here.
+            return activation.clone()
+        self.store.append(tap.name, rows)
+        if self.on_nonfinite == "error":
+            # One pass over numbers just touched: a sum that is finite had none that was not. (One that is not may only
+            # have overflowed: then each is looked at.)
+            self._sums[tap.name] = rows.sum(dtype=torch.float64 if rows.dtype == torch.float64 else torch.float32)
+        return None
+
+    def restore(self, rows: Mapping[str, Tensor], samples: int) -> None:
+        """Take rows of every layer that an earlier pass gave of so many samples; batches begin behind them."""
+        for tap in self.taps:
+            self.store.append(tap.name, rows[tap.name].to(self.dtype or tap.dtype))
+        for name in self.beside.values():
+            self.store.append(name, rows[name])
+        if self.readout == "tokens":
+            self.owners.append(rows["owners"])
+        self.recorded += samples
+
+    def rows_since(self, start: int) -> dict[str, Tensor]:
+        """What :meth:`restore` takes: the rows of all samples from ``start`` on."""
+        stored = {name: self.read(name) for name in self.taps.names}
+        rows = {name: values[self.row_count(len(values), start) :] for name, values in stored.items()}
+        rows |= {name: self.read(name)[start:] for name in self.beside.values()}
+        if self.readout == "tokens":
+            owners = torch.cat(self.owners)
+            rows["owners"] = owners[owners >= start]
+        return rows
+
+    def row_count(self, rows: int, samples: int) -> int:
+        """How many of a layer's ``rows`` are those of the first ``samples`` samples."""
+        if self.readout != "tokens" or rows == self.recorded:
+            return samples
+        if rows == sum(map(len, self.owners)):
+            return int((torch.cat(self.owners) < samples).sum())
+        # No padding here (image patches): every sample has the same number of tokens.
+        return samples * (rows // self.recorded)
+
     def read(self, name: str) -> Tensor:
         """What was recorded of one layer."""
         return torch.cat(self.graph[name]) if self.grad else self.store.read(name)
 
-    def _rows(self, activation: Tensor, mask: Tensor | None) -> Tensor:
-        rows = read_out(activation, mask, self.readout)
-        return rows.to(self.dtype) if self.dtype is not None and rows.is_floating_point() else rows
-
-    def _refuse_nonfinite(self, start: int, count: int, mask: Tensor | None) -> None:
+    def _refuse_nonfinite(self, start: int, count: int) -> None:
         """Name the first number of the last batch that is NaN or infinite, if there is one."""
         for name in self.taps.names:
             rows = self.store.read(name)
-            whole = self.readout != "tokens" or len(rows) == self.done + count
-            owners = torch.arange(count) if whole or mask is None else mask.cpu().nonzero()[:, 0]
+            single = self.readout != "tokens" or len(rows) == self.recorded + count  # one row a sample
+            owners = torch.arange(count) if single or self._mask is None else self._mask.cpu().nonzero()[:, 0]
             rows = rows[len(rows) - len(owners) :]
             bad = (~torch.isfinite(rows)).flatten(1).sum(1)
             if bool(bad.any()):
-                place = int(bad.nonzero()[0])
-                value = rows[place][~torch.isfinite(rows[place])][0].item()
+                index = int(bad.nonzero()[0])
+                value = rows[index][~torch.isfinite(rows[index])][0].item()
                 raise ValueError(
                     f"record: activations must be finite, got {value} at layer {name}, "
-                    f"sample {start + int(owners[place])} ({int(bad[place])} such numbers there). "
+                    f"sample {start + int(owners[index])} ({int(bad[index])} such numbers there). "
                     "Look at that sample, or record with on_nonfinite='keep' to go on knowingly."
+                    f"{overflow_advice(rows)}"
                 )
 
     def _reserve(self, samples: int, batch: int) -> None:
@@ -209,16 +257,8 @@ class Pass:
         for tap in self.taps:
             reduced = self.readout is not None and len(tap.shape) == 2
             layout[tap.name] = tap.shape[1:] if reduced else tap.shape, self.dtype or tap.dtype
+        layout |= {name: (tap.shape, tap.dtype) for tap, name in self.beside.items()}
         self.store.reserve(layout, samples)
-
-    def _note(self, batch: Batch, mask: Tensor | None, count: int) -> None:
-        if batch.targets is not None:
-            self.targets.append(batch.targets.detach().cpu())
-        if self.readout == "tokens":
-            lengths = mask.sum(1).cpu() if mask is not None else None
-            owners = torch.arange(batch.start, batch.start + count)
-            self.owners.append(owners if lengths is None else owners.repeat_interleave(lengths.long()))
-        self.done += count
 
 
 class Recording(Mapping[str, Tensor]):
@@ -228,47 +268,42 @@ class Recording(Mapping[str, Tensor]):
     context manager, or :meth:`close` it, to give memory back early.
     """
 
-    def __init__(self, run: Pass, samples: int | None) -> None:
-        self._run = run
+    def __init__(self, source: Pass, samples: int | None) -> None:
+        self._pass = source
         self._samples = samples
 
     @property
     def taps(self) -> Taps:
         """The layers, in order of depth."""
-        return self._run.taps
+        return self._pass.taps
 
     @property
     def samples(self) -> int:
         """How many samples are recorded (runs the forward)."""
-        self._run.reach(self._samples)
-        return self._run.done if self._samples is None else min(self._samples, self._run.done)
+        self._pass.reach(self._samples)
+        return self._pass.recorded if self._samples is None else min(self._samples, self._pass.recorded)
 
     @property
     def targets(self) -> Tensor | None:
         """The batches' targets, if they had any."""
         samples = self.samples
-        return torch.cat(self._run.targets)[:samples] if self._run.targets else None
+        return torch.cat(self._pass.targets)[:samples] if self._pass.targets else None
 
     @property
     def owners(self) -> Tensor:
         """For ``readout="tokens"``: which sample each row belongs to."""
-        if self._run.readout != "tokens":
+        if self._pass.readout != "tokens":
             raise ValueError("owners: readout must be 'tokens' for rows to have owners, got one row per sample.")
         samples = self.samples
-        owners = torch.cat(self._run.owners)
+        owners = torch.cat(self._pass.owners)
         return owners[owners < samples]
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.taps.names:
             raise KeyError(f"Recording: no layer {name!r}; it has {', '.join(self.taps.names)}.")
         samples = self.samples
-        rows = self._run.read(name)
-        if self._run.readout == "tokens" and len(rows) != self._run.done:
-            if len(rows) == sum(map(len, self._run.owners)):
-                return rows[: len(self.owners)]
-            # No padding here (image patches): every sample has the same number of tokens.
-            return rows[: samples * (len(rows) // self._run.done)]
-        return rows[:samples]
+        rows = self._pass.read(name)
+        return rows[: self._pass.row_count(len(rows), samples)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.taps.names)
@@ -278,8 +313,8 @@ class Recording(Mapping[str, Tensor]):
 
     def close(self) -> None:
         """Let go of memory and temporary files."""
-        self._run.store.close()
-        self._run.broken = "it was closed"
+        self._pass.store.close()
+        self._pass.broken = "it was closed"
 
     def __enter__(self) -> Recording:
         return self
@@ -296,17 +331,17 @@ class Recording(Mapping[str, Tensor]):
         first = shards[0]
         if any(shard.taps.names != first.taps.names for shard in shards):
             raise ValueError("merge: shards must have the same layers in the same order, got different ones.")
-        run = Pass(first._run.model, iter(()), first.taps, memory=memory, readout=first._run.readout)
+        joined = Pass(first._pass.model, iter(()), first.taps, memory=memory, readout=first._pass.readout)
         for shard in shards:
             for name in first:
-                run.store.append(name, shard[name])
+                joined.store.append(name, shard[name])
             if shard.targets is not None:
-                run.targets.append(shard.targets)
-            if first._run.readout == "tokens":
-                run.owners.append(shard.owners)
-            run.done += shard.samples
-        run.ended = True
-        return cls(run, None)
+                joined.targets.append(shard.targets)
+            if first._pass.readout == "tokens":
+                joined.owners.append(shard.owners)
+            joined.recorded += shard.samples
+        joined.ended = True
+        return cls(joined, None)
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------
@@ -377,8 +412,10 @@ def read_out(activation: Tensor, mask: Tensor | None, readout: Readout | None) -
         return activation
     if readout == "cls":
         return activation[:, 0]
-    known = mask is not None and mask.shape[1] == activation.shape[1]
-    valid = mask.bool() if known and mask is not None else activation.new_ones(activation.shape[:2], dtype=torch.bool)
+    matching = mask is not None and mask.shape[1] == activation.shape[1]
+    valid = (
+        mask.bool() if matching and mask is not None else activation.new_ones(activation.shape[:2], dtype=torch.bool)
+    )
     if readout == "tokens":
         return activation[valid]
     weights = valid.to(activation.dtype)

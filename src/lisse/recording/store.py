@@ -22,13 +22,13 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 def parse_bytes(memory: str | int) -> int:
     """``"2GiB"``, ``"500 MB"`` or a number of bytes, as a number of bytes."""
     if isinstance(memory, int) and not isinstance(memory, bool):
-        found, unit = str(memory), ""
+        number, unit = str(memory), ""
     else:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(memory))
-        found, unit = match.groups() if match else ("", "?")
-    if unit.upper() not in _UNITS or not found.replace(".", "", 1).isdigit() or float(found) <= 0:
+        number, unit = match.groups() if match else ("", "?")
+    if unit.upper() not in _UNITS or not number.replace(".", "", 1).isdigit() or float(number) <= 0:
         raise ValueError(f"parse_bytes: memory must be bytes or a size such as '2GiB', got {memory!r}.")
-    return int(float(found) * _UNITS[unit.upper()])
+    return int(float(number) * _UNITS[unit.upper()])
 
 
 @dataclass
@@ -263,10 +263,10 @@ class _Blocks:
 
     def _give_back(self, most: int) -> None:
         free = self._free()
-        kept = sum(len(block) for block in free)
-        while free and kept > most:
+        size = sum(len(block) for block in free)
+        while free and size > most:
             block = free.pop(0)
-            kept -= len(block)
+            size -= len(block)
             self._blocks.remove(block)
 
 

@@ -6,32 +6,42 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lisse.reporting.charts import chart_figure, charts_of, named_figure
     from lisse.reporting.depth import depth_figure, overview_figure
     from lisse.reporting.figure import save_figure
     from lisse.reporting.page import report
-    from lisse.reporting.seeds import joined
+    from lisse.reporting.page.verdict import verdict
     from lisse.reporting.time import time_figure, time_heatmap, time_overview_figure
+    from lisse.run.seeds import joined
 
 _WHERE = {
-    "depth_figure": "depth",
-    "joined": "seeds",
-    "overview_figure": "depth",
-    "report": "page",
-    "save_figure": "figure",
-    "time_figure": "time",
-    "time_heatmap": "time",
-    "time_overview_figure": "time",
+    "chart_figure": "lisse.reporting.charts",
+    "charts_of": "lisse.reporting.charts",
+    "depth_figure": "lisse.reporting.depth",
+    "joined": "lisse.run.seeds",
+    "named_figure": "lisse.reporting.charts",
+    "overview_figure": "lisse.reporting.depth",
+    "report": "lisse.reporting.page",
+    "save_figure": "lisse.reporting.figure",
+    "time_figure": "lisse.reporting.time",
+    "time_heatmap": "lisse.reporting.time",
+    "time_overview_figure": "lisse.reporting.time",
+    "verdict": "lisse.reporting.page.verdict",
 }
 
 __all__ = [
+    "chart_figure",
+    "charts_of",
     "depth_figure",
     "joined",
+    "named_figure",
     "overview_figure",
     "report",
     "save_figure",
     "time_figure",
     "time_heatmap",
     "time_overview_figure",
+    "verdict",
 ]
 
 
@@ -39,9 +49,9 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'lisse.reporting' has no attribute {name!r}")
     try:
-        if name not in ("joined", "report"):
+        if name not in ("joined", "report", "verdict"):
             importlib.import_module("matplotlib")
-        return getattr(importlib.import_module(f"lisse.reporting.{_WHERE[name]}"), name)
+        return getattr(importlib.import_module(_WHERE[name]), name)
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise

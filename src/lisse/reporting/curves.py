@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
-from lisse.profile import Profile, Row, Value
-from lisse.reporting.series import Series
+from lisse.profile import Profile, Value
+from lisse.reporting.series import Series, matching
 
 Time = Literal["epoch", "step"]
 TimeScale = Literal["linear", "log"]
-Training = Mapping[int, Profile] | Iterable[Profile]
+Watched = Mapping[int, Profile] | Iterable[Profile]
 
 SAMPLED = 6  # layers that are shown of several trainings, where there are more and none are chosen
 
@@ -24,7 +24,7 @@ class Curve(Series):
     """One line of the figure: the rows of one training, layer, kind and set of coordinates, in order of time."""
 
     layer: str | None = None
-    place: float | None = None
+    position: float | None = None
     time: list[float] = field(default_factory=list)
 
 
@@ -37,33 +37,30 @@ def trainings_of(profiles: Any, function: str) -> dict[str, list[Profile]]:
 
 
 def _ordered(training: Any, function: str) -> list[Profile]:
-    if isinstance(training, Profile):
-        given = [training]
-    else:
-        values = training.values() if isinstance(training, Mapping) else training
-        given = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
-    if not given or not all(isinstance(profile, Profile) for profile in given):
-        kinds = sorted({type(profile).__name__ for profile in given}) or "none"
+    values: Any = training.values() if isinstance(training, Mapping) else training
+    iterable = isinstance(values, Iterable) and not isinstance(values, (str, Profile))
+    profiles: list[Profile] = list(values) if iterable else [values]
+    if not profiles or not all(isinstance(profile, Profile) for profile in profiles):
+        kinds = sorted({type(profile).__name__ for profile in profiles}) or "none"
         raise TypeError(
             f"{function}: profiles must be Profiles by step (of a Watch), or several such by name, got {kinds}. "
             "load_profiles reads a training's folder."
         )
-    steps = [_moment(profile, "step") for profile in given]
-    if any(step is None for step in steps):
-        raise ValueError(
-            f"{function}: profiles must be of a training, got one of {given[steps.index(None)].name} without a step. "
-            "A Watch makes them."
-        )
-    if len(set(steps)) < len(steps):
-        raise ValueError(
-            f"{function}: profiles must be of different steps, got two of step {_twice(cast(list[float], steps)):g}. "
-            "Give several trainings by name: {'a': …, 'b': …}."
-        )
-    return [profile for _, profile in sorted(zip(steps, given, strict=True), key=lambda pair: cast(float, pair[0]))]
-
-
-def _twice(steps: list[float]) -> float:
-    return next(step for place, step in enumerate(steps) if step in steps[:place])
+    by_step: dict[float, Profile] = {}
+    for profile in profiles:
+        step = _moment(profile, "step")
+        if step is None:
+            raise ValueError(
+                f"{function}: profiles must be of a training, got one of {profile.name} without a step. "
+                "A Watch makes them."
+            )
+        if step in by_step:
+            raise ValueError(
+                f"{function}: profiles must be of different steps, got two of step {step:g}. "
+                "Give several trainings by name: {'a': …, 'b': …}."
+            )
+        by_step[step] = profile
+    return [profile for _, profile in sorted(by_step.items(), key=lambda item: item[0])]
 
 
 def _moment(profile: Profile, time: Time) -> float | None:
@@ -93,11 +90,9 @@ def curves_of(
     layers: Sequence[str] | str | None, function: str,
 ) -> list[Curve]:  # fmt: skip
     """All lines of a quantity over time, from the input's layer to the output's; those without a layer come last."""
-    wanted = dict(where or {})
     globs = None if layers is None else [layers] if isinstance(layers, str) else list(layers)
-    found: dict[tuple[Any, ...], Curve] = {}
     rows = [
-        (name, _moment(profile, time), row)
+        ((name, _moment(profile, time)), row)
         for name, training in trainings.items()
         for profile in training
         for row in profile.rows
@@ -105,32 +100,26 @@ def curves_of(
     ]
     if not rows:
         raise ValueError(f"{function}: quantity must have rows, got {quantity!r}, which has none. See its notes.")
-    matching = [item for item in rows if all(item[2].at.get(key) == value for key, value in wanted.items())]
-    if not matching:
-        there = sorted({row.where() or "(no coordinates)" for _, _, row in rows})
-        shown = "; ".join(there[:12]) + ("; …" if len(there) > 12 else "")
-        raise ValueError(f"{function}: where must match some rows of {quantity!r}, got {wanted}. There are: {shown}.")
-    names = list(dict.fromkeys(row.layer for _, _, row in matching if row.layer is not None))
+    matched = matching(rows, where, quantity, function)
+    names = list(dict.fromkeys(row.layer for _, row, _ in matched if row.layer is not None))
     for glob in globs or ():
         if not any(_matches(name, glob) for name in names):
             near = difflib.get_close_matches(glob, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{function}: layers must be among {', '.join(names) or '(none)'}, got {glob!r}.{hint}")
-    for name, moment, row in matching:
-        if globs is not None and not any(_matches(row.layer or "", glob) for glob in globs):
-            continue
-        rest = {key: value for key, value in row.at.items() if key not in wanted}
-        at = Row(row.quantity, row.value, row.kind, row.n, at=rest).where()
-        curve = found.setdefault((name, row.layer, at, row.kind), Curve(name, at, row.kind, layer=row.layer))
-        curve.place = row.depth
-        curve.rows.append(row)
-        curve.time.append(cast(float, moment))
-    order = {name: place for place, name in enumerate(names)}
+    curves: dict[tuple[Any, ...], Curve] = {}
+    for (name, moment), row, at in matched:
+        if globs is None or any(_matches(row.layer or "", glob) for glob in globs):
+            curve = curves.setdefault((name, row.layer, at, row.kind), Curve(name, at, row.kind, layer=row.layer))
+            curve.position = row.depth
+            curve.rows.append(row)
+            curve.time.append(cast(float, moment))
+    order = {name: index for index, name in enumerate(names)}
 
     def along(curve: Curve) -> tuple[float, int]:
-        return math.inf if curve.place is None else curve.place, order.get(curve.layer or "", -1)
+        return math.inf if curve.position is None else curve.position, order.get(curve.layer or "", -1)
 
-    return sorted(found.values(), key=along)
+    return sorted(curves.values(), key=along)
 
 
 def thinned_curves(curves: list[Curve]) -> tuple[list[Curve], str]:
@@ -138,8 +127,8 @@ def thinned_curves(curves: list[Curve]) -> tuple[list[Curve], str]:
     names = list(dict.fromkeys(curve.layer for curve in curves))
     if len(names) <= SAMPLED:
         return curves, ""
-    kept = {names[round(place * (len(names) - 1) / (SAMPLED - 1))] for place in range(SAMPLED)}
-    return [curve for curve in curves if curve.layer in kept], f" {SAMPLED} of {len(names)} layers along depth."
+    drawn = {names[round(index * (len(names) - 1) / (SAMPLED - 1))] for index in range(SAMPLED)}
+    return [curve for curve in curves if curve.layer in drawn], f" {SAMPLED} of {len(names)} layers along depth."
 
 
 def options_differ(trainings: Mapping[str, list[Profile]], quantity: str) -> str:

@@ -75,8 +75,8 @@ def phase_figure(diagram: PhaseDiagram) -> Figure:
 def _fill(ax: Axes, cuts: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
     """Green between two lines that are straight on logarithmic axes, where the first is below: up to their crossing."""
     fine = np.concatenate([np.geomspace(a, b, 200) for a, b in itertools.pairwise(cuts.tolist())])
-    left, right = (np.exp(np.interp(np.log(fine), np.log(cuts), np.log(line))) for line in (low, high))
-    ax.fill_betweenx(fine, left, right, where=(right >= left).tolist(), color=GREEN, alpha=0.22, linewidth=0)
+    start, end = (np.exp(np.interp(np.log(fine), np.log(cuts), np.log(line))) for line in (low, high))
+    ax.fill_betweenx(fine, start, end, where=(end >= start).tolist(), color=GREEN, alpha=0.22, linewidth=0)
 
 
 def deformation_grid(
@@ -169,10 +169,15 @@ def save_animation(pictures: Sequence[Picture], path: str | Path, *, rate: float
     if not pictures or not rate > 0:
         raise ValueError(f"save_animation: there must be pictures and a positive rate, got {len(pictures)} and {rate}.")
     frames = _in_one_palette(pictures) if path.suffix.lower() == ".gif" else list(pictures)
-    first, *rest = [*frames, *reversed(frames[1:-1])]
+    first, *following = [*frames, *reversed(frames[1:-1])]
     with writing(path) as file:
         first.save(
-            file, format=kinds[path.suffix.lower()], save_all=True, append_images=rest, loop=0, duration=1000 / rate
+            file,
+            format=kinds[path.suffix.lower()],
+            save_all=True,
+            append_images=following,
+            loop=0,
+            duration=1000 / rate,
         )
     return path
 
@@ -184,19 +189,19 @@ def _in_one_palette(pictures: Sequence[Picture]) -> list[Picture]:
     """
     from PIL import Image
 
-    some = [pictures[place].convert("RGB") for place in sorted({0, len(pictures) // 2, len(pictures) - 1})]
-    sheet = Image.new("RGB", (max(one.width for one in some), sum(one.height for one in some)))
+    samples = [pictures[index].convert("RGB") for index in sorted({0, len(pictures) // 2, len(pictures) - 1})]
+    sheet = Image.new("RGB", (max(sample.width for sample in samples), sum(sample.height for sample in samples)))
     top = 0
-    for one in some:
-        sheet.paste(one, (0, top))
-        top += one.height
+    for sample in samples:
+        sheet.paste(sample, (0, top))
+        top += sample.height
     # The words below are too few pixels to get colours by themselves, and Pillow takes a near white for white.
     words = [round(255 + (c - 255) * share) for colour in (INK, GREEN, RED) for share in (1, 0.75, 0.5, 0.25)
              for c in bytes.fromhex(colour[1:])]  # fmt: skip
-    found = np.array(sheet.quantize(256 - 13).getpalette()).reshape(-1, 3)[: 256 - 13]
-    found[found.min(1) > 247] = 255
+    entries = np.array(sheet.quantize(256 - 13).getpalette()).reshape(-1, 3)[: 256 - 13]
+    entries[entries.min(1) > 247] = 255
     colours = Image.new("P", (1, 1))
-    colours.putpalette([255, 255, 255, *words, *found.flatten().tolist()])
+    colours.putpalette([255, 255, 255, *words, *entries.flatten().tolist()])
     return [picture.convert("RGB").quantize(palette=colours) for picture in pictures]
 
 
@@ -209,8 +214,8 @@ def _image(where: str, image: Tensor) -> Tensor:
 
 def _spanning(size: tuple[int, int], cuts: Sequence[float], modes: ModeRule, samples: int, seed: int) -> list[float]:
     """Temperatures from below the lowest δ = ½ to above the highest half-way one, evenly in their logarithm."""
-    found = phase_diagram(size, cuts, [1.0], modes=modes, samples=samples, seed=seed)
-    low, high = float(found.delta_half.min()) / 2, float(found.half.max()) * 2
+    diagram = phase_diagram(size, cuts, [1.0], modes=modes, samples=samples, seed=seed)
+    low, high = float(diagram.delta_half.min()) / 2, float(diagram.half.max()) * 2
     return np.geomspace(low, max(high, 4 * low), _COLUMNS).tolist()
 
 
@@ -254,7 +259,7 @@ def _captioned(image: Tensor, ensemble: Diffeomorphism, temperature: float, *, f
     pixels = pixels.repeat(scale, 0).repeat(scale, 1)
     h, w = pixels.shape[:2]
     delta = float(ensemble.delta(temperature))
-    said = f"c = {ensemble.cut:g}   T = {_power(temperature)}   δ = {delta:.1f} px"
+    caption = f"c = {ensemble.cut:g}   T = {_power(temperature)}   δ = {delta:.1f} px"
     verdict, colour = ("folds", RED) if folds else ("diffeomorphism", GREEN)
     size = max(26, w // 16) * 0.45
     font = ImageFont.truetype(findfont("DejaVu Sans"), size=size)  # Pillow's own font has no δ
@@ -267,6 +272,6 @@ def _captioned(image: Tensor, ensemble: Diffeomorphism, temperature: float, *, f
     canvas.paste(Image.fromarray(pixels), (0, 0))
     draw = ImageDraw.Draw(canvas)
     first, last = (h + size * (1.1 + 1.4 * line) for line in (0, lines - 1))
-    draw.text((size * 0.7, first), said, fill=INK, font=font, anchor="lm")
+    draw.text((size * 0.7, first), caption, fill=INK, font=font, anchor="lm")
     draw.text((w - size * 0.7, last), verdict, fill=colour, font=font, anchor="rm")
     return canvas

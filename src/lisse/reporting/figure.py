@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,15 @@ GREY = "#6b6b6b"
 FORMATS = (".png", ".svg", ".pdf")
 
 
+class InlineFigure(Figure):
+    """A figure that a notebook shows as a picture, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
+
 def panels(
     count: int, *, columns: int, width: float, height: float, title: str, says: str, foot: float, share: bool = False
 ) -> tuple[Figure, list[Axes]]:
@@ -33,13 +44,13 @@ def panels(
     lines = textwrap.wrap(says, int(wide * 14.5))
     head = (0.5 if title else 0.18) + 0.19 * len(lines)
     tall = height * rows + head + foot
-    figure = Figure(figsize=(wide, tall), layout="constrained", facecolor="white", dpi=100)
+    figure = InlineFigure(figsize=(wide, tall), layout="constrained", facecolor="white", dpi=100)
     FigureCanvasAgg(figure)
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0.0, foot / tall, 1.0, 1.0 - (head + foot) / tall), w_pad=0.08, h_pad=0.06)
-    left = 0.12 / wide
-    plain_text(figure.text(left, 1 - 0.12 / tall, title, size=13, weight="bold", color=INK, va="top"))
-    text = figure.text(left, 1 - 0.42 / tall, "\n".join(lines), size=9.5, color=GREY, va="top", linespacing=1.35)
+    margin = 0.12 / wide
+    plain_text(figure.text(margin, 1 - 0.12 / tall, title, size=13, weight="bold", color=INK, va="top"))
+    text = figure.text(margin, 1 - 0.42 / tall, "\n".join(lines), size=9.5, color=GREY, va="top", linespacing=1.35)
     plain_text(text)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=share)
     axes = list(grid.flat)
@@ -52,6 +63,11 @@ def panels(
         ax.grid(axis="y", color="#e4e4e4", linewidth=0.8)
         ax.set_axisbelow(True)
     return figure, axes[:count]
+
+
+def palette(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name, the same again where they are many."""
+    return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
 
 
 def plain_text(text: Text) -> Text:

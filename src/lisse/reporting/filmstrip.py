@@ -38,7 +38,7 @@ def filmstrip_figure(
         )
     layers = len(frames) - 1
     titles = ["image", "what the encoder sees", "decoder input"]
-    titles += [f"layer {place} of {layers}" for place in range(1, layers + 1)]
+    titles += [f"layer {number} of {layers}" for number in range(1, layers + 1)]
     notes = ["", "", *(f"error {error:.3f}" for error in errors)]
     says = (
         "The decoder's norm and last layer applied to its input (the encoder's output, and mask tokens) and to what "
@@ -53,19 +53,19 @@ def filmstrip_figure(
     title = "What the decoder paints" + (f": {name}" if name else "")
     columns = math.ceil(len(titles) / math.ceil(len(titles) / 6))  # rows of at most six, as even as they go
     figure, axes = panels(len(titles), columns=columns, width=1.75, height=2.05, title=title, says=says, foot=0.1)
-    for place, (ax, picture) in enumerate(zip(axes, (image, visible, *frames), strict=True)):
-        _draw(ax, picture, titles[place], notes[place])
-        if place >= 2 and hidden is not None and side:
+    for index, (ax, picture) in enumerate(zip(axes, (image, visible, *frames), strict=True)):
+        _draw(ax, picture, titles[index], notes[index])
+        if index >= 2 and hidden is not None and side:
             _outline(ax, hidden, side, image.shape[-1] / side)
     return figure
 
 
 def _draw(ax: Axes, picture: np.ndarray, title: str, note: str) -> None:
-    shown = np.clip(np.moveaxis(np.asarray(picture, dtype=float), 0, -1), 0, 1)
-    shown = shown[..., :1].repeat(3, -1) if shown.shape[-1] != 3 else shown
-    blank = np.isnan(shown)
+    pixels = np.clip(np.moveaxis(np.asarray(picture, dtype=float), 0, -1), 0, 1)
+    pixels = pixels[..., :1].repeat(3, -1) if pixels.shape[-1] != 3 else pixels
+    blank = np.isnan(pixels)
     paper = np.array([int(PAPER[at : at + 2], 16) / 255 for at in (1, 3, 5)])
-    ax.imshow(np.where(blank, paper, shown), interpolation="nearest")
+    ax.imshow(np.where(blank, paper, pixels), interpolation="nearest")
     ax.set_xticks([])
     ax.set_yticks([])
     ax.grid(False)
@@ -76,8 +76,8 @@ def _draw(ax: Axes, picture: np.ndarray, title: str, note: str) -> None:
 
 
 def _outline(ax: Axes, hidden: np.ndarray, side: int, patch: float) -> None:
-    for place in np.flatnonzero(~hidden):
-        row, column = divmod(int(place), side)
+    for index in np.flatnonzero(~hidden):
+        row, column = divmod(int(index), side)
         corner = (column * patch - 0.5, row * patch - 0.5)
         # Dark under bright, so that one of the two is seen on any patch.
         for colour, width in ((INK, 1.1), ("white", 0.5)):

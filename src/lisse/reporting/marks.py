@@ -13,30 +13,26 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from lisse.profile import Quantity, Value
 from lisse.reporting.figure import GREY, INK, plain_text
+from lisse.reporting.kinds import KINDS, interval
 from lisse.reporting.series import Series, drawable
 
-MARKERS = {"exact": "s", "estimate": "o", "lower": "^", "upper": "v", "heuristic": "D"}
-MEANING = {
-    "exact": "exact for this sample",
-    "estimate": "estimate",
-    "lower": "lower bound: the true value is at least this",
-    "upper": "upper bound: the true value is at most this",
-    "heuristic": "heuristic: no guarantee",
-}
 
-
-def draw_line(ax: Axes, x: Sequence[float], line: Series, colour: Any, *, log: bool, label: str) -> None:
+def draw_line(
+    ax: Axes, x: Sequence[float], line: Series, colour: Any, *, log: bool, label: str, dash: Any = None
+) -> None:
     """Draw a line with a marker per row and its kind, and its intervals: a band if every row has one, else bars."""
     values = line.values(log)
     low, high = line.band(log)
-    style = "--" if line.kind == "heuristic" else "-"
-    marker, size = MARKERS[line.kind], 5 if len(x) <= 40 else 3
-    ax.plot(x, values, style, color=colour, marker=marker, ms=size, lw=1.6, mec="white", mew=0.5, label=visible(label))
-    ends = [place for place, end in enumerate(high) if not math.isnan(end)]
+    style = dash or ("--" if line.kind == "heuristic" else "-")
+    marker, size = KINDS[line.kind].marker, 5 if len(x) <= 40 else 3
+    ax.plot(
+        x, values, ls=style, color=colour, marker=marker, ms=size, lw=1.6, mec="white", mew=0.5, label=visible(label)
+    )
+    ends = [index for index, end in enumerate(high) if not math.isnan(end)]
     if len(ends) == len(x) and len(x) > 1:
         ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     elif ends:
-        at, bottom, top = zip(*((x[place], low[place], high[place]) for place in ends), strict=True)
+        at, bottom, top = zip(*((x[index], low[index], high[index]) for index in ends), strict=True)
         ax.vlines(at, bottom, top, color=colour, linewidth=1.4, alpha=0.7)
 
 
@@ -60,13 +56,13 @@ def log_ticks(ax: Axes, values: Sequence[float]) -> None:
 def kinds_legend(lines: Sequence[Series]) -> list[Line2D]:
     """An entry per kind of number that is drawn."""
     handles = []
-    for kind in MARKERS:
-        these = [line for line in lines if line.kind == kind]
-        if these:
-            interval = any(row.low is not None for line in these for row in line.rows) and kind != "exact"
-            text = MEANING[kind] + (", with its interval over samples" if interval else "")
+    for kind, look in KINDS.items():
+        rows = [row for line in lines if line.kind == kind for row in line.rows]
+        if rows:
+            ends = ", with its interval over samples" if any(interval(row) is not None for row in rows) else ""
             style = "--" if kind == "heuristic" else "-"
-            handles.append(Line2D([], [], color=GREY, marker=MARKERS[kind], linestyle=style, ms=5, lw=1.2, label=text))
+            label = look.says + ends
+            handles.append(Line2D([], [], color=GREY, marker=look.marker, linestyle=style, ms=5, lw=1.2, label=label))
     return handles
 
 
@@ -102,15 +98,15 @@ def is_log(lines: Sequence[Series], meaning: Quantity) -> bool:
     return meaning.scale == "log" and any(drawable(row.value, True) for line in lines for row in line.rows)
 
 
-def left_out(lines: Sequence[Series], meaning: Quantity, *, named: bool = False) -> str:
+def left_out(lines: Sequence[Series], meaning: Quantity, *, with_name: bool = False) -> str:
     """A sentence about the values that have no place on the axis; empty if all have one."""
     log = is_log(lines, meaning)
     missing = sum(not drawable(row.value, log) for line in lines for row in line.rows)
     if not missing:
         return ""
-    what = "not finite or not positive" if log else "not finite"
-    of = f" of {meaning.name}" if named else ""
-    return f" {missing} value{'s' if missing > 1 else ''}{of} left out: {what}."
+    reason = "not finite or not positive" if log else "not finite"
+    of = f" of {meaning.name}" if with_name else ""
+    return f" {missing} value{'s' if missing > 1 else ''}{of} left out: {reason}."
 
 
 def axis_label(meaning: Quantity) -> str:
@@ -118,9 +114,9 @@ def axis_label(meaning: Quantity) -> str:
     return meaning.label + (f" [{meaning.unit}]" if meaning.unit else "")
 
 
-def said(where: Mapping[str, Value]) -> str:
-    """Coordinates in words."""
-    return ", ".join(f"{key}={value}" for key, value in where.items())
+def where_words(where: Mapping[str, Value] | None) -> str:
+    """A sentence on the coordinates that were chosen; empty where none were."""
+    return f" Here: {', '.join(f'{key}={value}' for key, value in where.items())}." if where else ""
 
 
 def visible(text: str) -> str:

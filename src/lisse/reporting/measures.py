@@ -85,7 +85,7 @@ def draw_measures(
             at, size = points[ring], 1.6 * AREA * mass[ring]
             ax.scatter(at[0], at[1], s=size, facecolors="none", edgecolors=colour, linewidths=1.6, zorder=3)
         for point, name in zip(points, names[side] if names else (), strict=False):
-            if side and names and _same(name, point, names[0], left):
+            if side and names and _written_nearby(name, point, names[0], left):
                 continue
             where = (0, 9 if side == 0 else -15)
             plain_text(ax.annotate(name, point, where, textcoords="offset points", size=8.5, color=colour, ha="center"))
@@ -94,7 +94,7 @@ def draw_measures(
     ax.margins(0.14)
 
 
-def _same(name: str, point: np.ndarray, names: Sequence[str], points: np.ndarray) -> bool:
+def _written_nearby(name: str, point: np.ndarray, names: Sequence[str], points: np.ndarray) -> bool:
     """Whether the other side has written the same word here: a tenth of the picture away."""
     near = 0.1 * np.ptp(points, axis=0).max()
-    return any(other == name and np.abs(place - point).max() < near for other, place in zip(names, points, strict=True))
+    return any(other == name and np.abs(where - point).max() < near for other, where in zip(names, points, strict=True))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from lisse.profile import Kind, Part, Profile, Quantity, Row, Value
+from lisse.profile import Kind, Line, Panel, Profile, Quantity, Row, Value, coordinate_text
+from lisse.reporting.declared import up_to_date
+
+Owner = TypeVar("Owner")
 
 
 @dataclass
@@ -45,26 +50,15 @@ def drawable(value: float, log: bool) -> bool:
     return math.isfinite(value) and (value > 0 or not log)
 
 
-def several(profiles: Profile | Iterable[Profile], function: str) -> list[Profile]:
-    """One profile or many, as a list."""
-    given = [profiles] if isinstance(profiles, Profile) else list(profiles)
-    if not given or not all(isinstance(profile, Profile) for profile in given):
-        kinds = sorted({type(profile).__name__ for profile in given}) or "none"
+def listed_profiles(profiles: Profile | Iterable[Profile], function: str) -> list[Profile]:
+    """One profile or many, as a list, with what their instruments declare today where they were saved before."""
+    listed = [profiles] if isinstance(profiles, Profile) else list(profiles)
+    if not listed or not all(isinstance(profile, Profile) for profile in listed):
+        kinds = sorted({type(profile).__name__ for profile in listed}) or "none"
         raise TypeError(
             f"{function}: profiles must be one Profile or several, got {kinds}. Load files with Profile.load."
         )
-    return given
-
-
-def part_of(profile: Profile, instrument: str, function: str, *, arrays: bool = False) -> Part:
-    """What an instrument measured, where it has rows, or arrays if these are wanted."""
-    for part in profile:
-        if part.instrument == instrument and (part.arrays if arrays else part.rows):
-            return part
-    raise ValueError(
-        f"{function}: profiles must hold what {instrument.capitalize()} measured, got {profile.name!r} without it. "
-        f"Run `lisse measure {instrument} MODEL --data SPEC`."
-    )
+    return [up_to_date(profile) for profile in listed]
 
 
 def legend_names(profiles: Sequence[Profile]) -> list[str]:
@@ -73,57 +67,84 @@ def legend_names(profiles: Sequence[Profile]) -> list[str]:
     with_data = [f"{name} on {_data(profile)}" for name, profile in zip(names, profiles, strict=True)]
     if len(set(names)) < len(names) and len(set(with_data)) == len(names):
         return [full if names.count(name) > 1 else name for name, full in zip(names, with_data, strict=True)]
-    seen: dict[str, int] = {}
-    for place, name in enumerate(names):
-        seen[name] = seen.get(name, 0) + 1
-        names[place] = name if seen[name] == 1 else f"{name} ({seen[name]})"
-    return names
+    counts: Counter[str] = Counter()
+    numbered = []
+    for name in names:
+        counts[name] += 1
+        numbered.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return numbered
 
 
-def described(profiles: Sequence[Profile], quantity: str, function: str) -> Quantity:
+def meaning_of(profiles: Sequence[Profile], quantity: str, function: str) -> Quantity:
     """The quantity of that name in the first profile that has it; a wrong name lists the right ones."""
-    known: dict[str, Quantity] = {}
-    for profile in profiles:
-        for name, meaning in profile.quantities.items():
-            known.setdefault(name, meaning)
-    if quantity not in known:
-        near = difflib.get_close_matches(str(quantity), known, n=1)
+    quantities = {name: meaning for profile in reversed(profiles) for name, meaning in profile.quantities.items()}
+    if quantity not in quantities:
+        near = difflib.get_close_matches(str(quantity), quantities, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"{function}: quantity must be one of {', '.join(sorted(known)) or '(none)'}, got {quantity!r}.{hint}"
+            f"{function}: quantity must be one of {', '.join(sorted(quantities)) or '(none)'}, got {quantity!r}.{hint}"
         )
-    return known[quantity]
+    return quantities[quantity]
+
+
+def matching(
+    items: Sequence[tuple[Owner, Row]], where: Mapping[str, Value] | None, quantity: str, function: str
+) -> list[tuple[Owner, Row, str]]:
+    """The rows at these coordinates, each with its other coordinates in words; none is an error that lists them."""
+    keys = dict(where or {})
+    rows = [(owner, row) for owner, row in items if all(row.at.get(key) == value for key, value in keys.items())]
+    if not rows:
+        sets = sorted({row.where() or "(no coordinates)" for _, row in items})
+        listed = "; ".join(sets[:12]) + ("; …" if len(sets) > 12 else "")
+        raise ValueError(f"{function}: where must match some rows of {quantity!r}, got {keys}. There are: {listed}.")
+    return [(owner, row, words_of(without(row.at, keys))) for owner, row in rows]
 
 
 def collect(
     profiles: Sequence[Profile], quantity: str, *, where: Mapping[str, Value] | None, function: str
 ) -> list[Series]:
     """All lines of a quantity along depth; rows without a depth are left out, and so are those that miss ``where``."""
-    rows = [(name, row) for name, profile in zip(legend_names(profiles), profiles, strict=True) for row in profile.rows]
-    along = [(name, row) for name, row in rows if row.quantity == quantity and row.depth is not None]
+    pairs = zip(legend_names(profiles), profiles, strict=True)
+    rows = [(name, row) for name, profile in pairs for row in profile.rows if row.quantity == quantity]
+    along = [(name, row) for name, row in rows if row.depth is not None]
     if not along:
         raise ValueError(
             f"{function}: quantity must have rows along depth, got {quantity!r}, which has none. "
             "Profile.frame() shows what there is."
         )
-    wanted = dict(where or {})
-    matching = [(name, row) for name, row in along if all(row.at.get(key) == value for key, value in wanted.items())]
-    if not matching:
-        there = sorted({row.where() or "(no coordinates)" for _, row in along})
-        shown = "; ".join(there[:12]) + ("; …" if len(there) > 12 else "")
-        raise ValueError(f"{function}: where must match some rows of {quantity!r}, got {wanted}. There are: {shown}.")
     lines: dict[tuple[str, str, Kind], Series] = {}
-    for name, row in matching:
-        at = Row.where(_without(row, wanted))
+    for name, row, at in matching(along, where, quantity, function):
         lines.setdefault((name, at, row.kind), Series(name, at, row.kind)).rows.append(row)
     for line in lines.values():
         line.rows.sort(key=lambda row: row.depth or 0.0)
     return list(lines.values())
 
 
-def _without(row: Row, keys: Mapping[str, Value]) -> Row:
-    at = {key: value for key, value in row.at.items() if key not in keys}
-    return Row(row.quantity, row.value, row.kind, row.n, at=at)
+def on_line(row: Row, panel: Panel, line: Line) -> bool:
+    """Whether a row belongs to a line of a chart's panel: its quantity, a place on the axis, and its coordinates.
+
+    The size of a cloud is none of those that a line chooses by.
+    """
+    if row.quantity != line.quantity or not (panel.over in row.at or (panel.over == "depth" and row.depth is not None)):
+        return False
+    beside = {panel.over, line.mean, *map(str, line.band[:1])}
+    return line.at is None or without(row.at, {*beside, "cloud"}) == without(line.at, beside)
+
+
+def without(at: Mapping[str, Value], keys: Iterable[str]) -> dict[str, Value]:
+    """Coordinates other than these."""
+    return {key: value for key, value in at.items() if key not in keys}
+
+
+def in_powers(row: Row) -> Row:
+    """The row in powers of ten: no value where it is not positive."""
+    ends = [None if end is None else math.log10(end) if end > 0 else -math.inf for end in (row.low, row.high)]
+    return replace(row, value=math.log10(row.value) if row.value > 0 else math.nan, low=ends[0], high=ends[1])
+
+
+def words_of(at: Mapping[str, Value]) -> str:
+    """Coordinates in one short string."""
+    return " ".join(f"{key}={coordinate_text(value)}" for key, value in at.items())
 
 
 def _data(profile: Profile) -> str:

@@ -19,7 +19,7 @@ from lisse.reporting.curves import (
     Curve,
     Time,
     TimeScale,
-    Training,
+    Watched,
     all_profiles,
     check_choice,
     curves_of,
@@ -28,7 +28,8 @@ from lisse.reporting.curves import (
     time_of,
     trainings_of,
 )
-from lisse.reporting.figure import INK, PALETTE, panels, plain_text
+from lisse.reporting.depth import MOST_PANELS, cut_name, first_panels
+from lisse.reporting.figure import INK, PALETTE, palette, panels, plain_text
 from lisse.reporting.marks import (
     axis_label,
     draw_line,
@@ -39,17 +40,16 @@ from lisse.reporting.marks import (
     left_out,
     log_axis,
     put_legend,
-    said,
+    where_words,
 )
-from lisse.reporting.series import described, drawable
+from lisse.reporting.series import drawable, meaning_of
 
-MOST_PANELS = 24
 MOST_NAMED = 16  # names on the colour bar
 FEW = 4  # layers that are told apart by colours of their own
 
 
 def time_figure(
-    profiles: Training | Mapping[str, Training],
+    profiles: Watched | Mapping[str, Watched],
     quantity: str,
     *,
     where: Mapping[str, Value] | None = None,
@@ -65,44 +65,44 @@ def time_figure(
     where none are chosen and there are more) and a colour per training. A quantity that has no layers is one line.
 
     ``where`` keeps the rows with these coordinates, ``layers`` those of these layers (names or globs). ``time`` is
-    ``"epoch"``, or ``"step"`` where epochs are not known; ``scale="log"`` shows the first steps of a long training.
+    ``"epoch"``, or ``"step"`` where epochs are not unit; ``scale="log"`` shows the first steps of a long training.
     """
     function = "time_figure"
     trainings = trainings_of(profiles, function)
     check_choice(function, "scale", scale, get_args(TimeScale))
-    known = time_of(trainings, time, function)
-    meaning = described(all_profiles(trainings), quantity, function)
-    curves = curves_of(trainings, quantity, known, where=where, layers=layers, function=function)
-    shown, thinned = curves, ""
+    unit = time_of(trainings, time, function)
+    meaning = meaning_of(all_profiles(trainings), quantity, function)
+    curves = curves_of(trainings, quantity, unit, where=where, layers=layers, function=function)
+    thinned = ""
     if len(trainings) > 1 and layers is None:
-        shown, thinned = thinned_curves(curves)
-    keys = list(dict.fromkeys((curve.layer, curve.at) if len(trainings) > 1 else (None, curve.at) for curve in shown))
+        curves, thinned = thinned_curves(curves)
+    keys = list(dict.fromkeys((curve.layer, curve.at) if len(trainings) > 1 else (None, curve.at) for curve in curves))
     if len(keys) > MOST_PANELS:
         raise ValueError(
             f"{function}: where must leave at most {MOST_PANELS} panels, got {len(keys)} "
             f"({_panel_title(*keys[0])}; {_panel_title(*keys[1])}; …). Choose with where={{…}} or layers=[…]."
         )
     groups = [
-        [curve for curve in shown if (key[0] is None or curve.layer == key[0]) and curve.at == key[1]] for key in keys
+        [curve for curve in curves if (layer is None or curve.layer == layer) and curve.at == at] for layer, at in keys
     ]
-    paint = _Paint(shown, trainings)
-    handles = [*paint.handles, *kinds_legend(shown)]
-    one = len(groups) == 1
+    paint = _Paint(curves, trainings)
+    handles = [*paint.handles, *kinds_legend(curves)]
+    single = len(groups) == 1
     figure, axes = panels(
         len(groups),
         columns=3,
-        width=7.6 if one else 4.2,
-        height=3.9 if one else 2.9,
+        width=7.6 if single else 4.2,
+        height=3.9 if single else 2.9,
         title=meaning.label + (f": {next(iter(trainings))}" if len(trainings) == 1 else " while training"),
-        says=meaning.says + (f" Here: {said(where)}." if where else "") + thinned + left_out(shown, meaning)
+        says=meaning.says + where_words(where) + thinned + left_out(curves, meaning)
         + options_differ(trainings, quantity),
         foot=foot(len(handles), 2),
         share=True,
     )  # fmt: skip
-    for place, (ax, group, key) in enumerate(zip(axes, groups, keys, strict=True)):
-        paint.draw(ax, group, meaning, among=shown)
-        _time_axis(ax, known, scale, [moment for curve in group for moment in curve.time])
-        if place % 3 == 0:
+    for index, (ax, group, key) in enumerate(zip(axes, groups, keys, strict=True)):
+        paint.draw(ax, group, meaning, among=curves)
+        _time_axis(ax, unit, scale, [moment for curve in group for moment in curve.time])
+        if index % 3 == 0:
             plain_text(ax.set_ylabel(axis_label(meaning), size=10, color=INK))
         if _panel_title(*key):
             plain_text(ax.set_title(_panel_title(*key), loc="left", size=10, color=INK))
@@ -112,7 +112,7 @@ def time_figure(
 
 
 def time_overview_figure(
-    profiles: Training,
+    profiles: Watched,
     *,
     time: Time | None = None,
     scale: TimeScale = "linear",
@@ -124,38 +124,36 @@ def time_overview_figure(
     if len(trainings) > 1:
         raise ValueError(f"{function}: profiles must be of one training, got {len(trainings)}. Use time_figure.")
     check_choice(function, "scale", scale, get_args(TimeScale))
-    known = time_of(trainings, time, function)
-    panel: list[tuple[Quantity, str, list[Curve]]] = []
+    unit = time_of(trainings, time, function)
+    multiples: list[tuple[Quantity, str, list[Curve]]] = []
     for name in dict.fromkeys(row.quantity for profile in all_profiles(trainings) for row in profile.rows):
         try:
-            curves = curves_of(trainings, name, known, where=None, layers=layers, function=function)
+            curves = curves_of(trainings, name, unit, where=None, layers=layers, function=function)
         except ValueError:
             if layers is None:
                 raise
             continue  # it has none of these layers
-        meaning = described(all_profiles(trainings), name, function)
+        meaning = meaning_of(all_profiles(trainings), name, function)
         ats = dict.fromkeys(curve.at for curve in curves)
-        panel += [(meaning, at, [curve for curve in curves if curve.at == at]) for at in ats]
-    if not panel:
+        multiples += [(meaning, at, [curve for curve in curves if curve.at == at]) for at in ats]
+    if not multiples:
         raise ValueError(f"{function}: profiles must have rows, got none{' at these layers' if layers else ''}.")
-    shown, rest = panel[:MOST_PANELS], panel[MOST_PANELS:]
-    drawn = [curve for _, _, curves in shown for curve in curves]
+    multiples, more = first_panels(multiples)
+    drawn = [curve for _, _, curves in multiples for curve in curves]
     paint = _Paint(drawn, trainings)
     handles = [*paint.handles, *kinds_legend(drawn)]
-    more = f" Not shown: {', '.join(dict.fromkeys(meaning.name for meaning, _, _ in rest))}." if rest else ""
-    missing = "".join(dict.fromkeys(left_out(curves, meaning, named=True) for meaning, _, curves in shown))
     figure, axes = panels(
-        len(shown),
-        columns=2 if len(shown) in (2, 4) else 3,
+        len(multiples),
+        columns=2 if len(multiples) in (2, 4) else 3,
         width=4.4,
         height=2.9,
         title=f"{next(iter(trainings))} while training",
-        says="Each quantity against training time, a line per layer." + more + missing,
+        says="Each quantity against training time, a line per layer." + more,
         foot=foot(len(handles), 2),
     )
-    for ax, (meaning, at, curves) in zip(axes, shown, strict=True):
+    for ax, (meaning, at, curves) in zip(axes, multiples, strict=True):
         paint.draw(ax, curves, meaning, among=curves)
-        _time_axis(ax, known, scale, [moment for curve in curves for moment in curve.time])
+        _time_axis(ax, unit, scale, [moment for curve in curves for moment in curve.time])
         plain_text(ax.set_title(" · ".join(filter(None, (axis_label(meaning), at))), loc="left", size=10, color=INK))
     paint.bar(figure, axes)
     put_legend(figure, handles, 2)
@@ -163,7 +161,7 @@ def time_overview_figure(
 
 
 def time_heatmap(
-    profiles: Training,
+    profiles: Watched,
     quantity: str,
     *,
     where: Mapping[str, Value] | None = None,
@@ -179,9 +177,9 @@ def time_heatmap(
     trainings = trainings_of(profiles, function)
     if len(trainings) > 1:
         raise ValueError(f"{function}: profiles must be of one training, got {len(trainings)}. Draw one at a time.")
-    known = time_of(trainings, time, function)
-    meaning = described(all_profiles(trainings), quantity, function)
-    curves = curves_of(trainings, quantity, known, where=where, layers=layers, function=function)
+    unit = time_of(trainings, time, function)
+    meaning = meaning_of(all_profiles(trainings), quantity, function)
+    curves = curves_of(trainings, quantity, unit, where=where, layers=layers, function=function)
     curves = [curve for curve in curves if curve.layer is not None]
     if not curves:
         raise ValueError(f"{function}: quantity must have rows with layers, got {quantity!r}. Use time_figure.")
@@ -200,15 +198,14 @@ def time_heatmap(
         width=7.6 if len(keys) == 1 else 4.2,
         height=3.9 if len(keys) == 1 else 3.1,
         title=f"{meaning.label}: {next(iter(trainings))}",
-        says=meaning.says + (f" Here: {said(where)}." if where else "") + left_out(curves, meaning),
+        says=meaning.says + where_words(where) + left_out(curves, meaning),
         foot=0.1,
         share=True,
     )
     image: Any = None
     for ax, (at, kind) in zip(axes, keys, strict=True):
-        these = [curve for curve in curves if (curve.at, curve.kind) == (at, kind)]
-        image = _map(ax, these, log, norm)
-        ax.set_xlabel(_TIMES[known], size=10, color=INK)
+        image = _map(ax, [curve for curve in curves if (curve.at, curve.kind) == (at, kind)], log, norm)
+        ax.set_xlabel(_TIMES[unit], size=10, color=INK)
         ax.grid(visible=False)
         title = " · ".join(filter(None, (at, kind if len({key[1] for key in keys}) > 1 else "")))
         if title:
@@ -232,17 +229,16 @@ class _Paint:
     def __init__(self, curves: Sequence[Curve], trainings: Mapping[str, Any]) -> None:
         self.names = list(dict.fromkeys(curve.layer for curve in curves if curve.layer is not None))
         self.map: Colormap | None = None
-        self.several = len(trainings) > 1
-        if self.several:
-            self.colours: dict[str | None, Any] = _palette(list(trainings))
-        elif len(self.names) <= FEW:
-            self.colours = {None: PALETTE[0], **_palette(self.names)}
+        self.many = len(trainings) > 1
+        self.colours: dict[str | None, Any] = {None: PALETTE[0]}
+        if self.many or len(self.names) <= FEW:
+            self.colours.update(palette(trainings if self.many else self.names))
         else:
             # From dark to light, without the weak yellow end; equal steps of lightness, so it also reads in grey.
             self.map = ListedColormap(mpl.colormaps["viridis"](np.linspace(0.0, 0.9, len(self.names))))
-            self.colours = {None: INK} | {name: self.map(place) for place, name in enumerate(self.names)}
-        named = list(trainings) if self.several else self.names if self.map is None and len(self.names) > 1 else []
-        self.handles = [handle(name, self.colours[name]) for name in named]
+            self.colours = {None: INK} | {name: self.map(index) for index, name in enumerate(self.names)}
+        listed = list(trainings) if self.many else self.names if self.map is None and len(self.names) > 1 else []
+        self.handles = [handle(name, self.colours[name]) for name in listed]
 
     def draw(self, ax: Axes, curves: Sequence[Curve], meaning: Quantity, *, among: Sequence[Curve]) -> None:
         """Draw curves into a panel; ``among`` are all that share its vertical axis."""
@@ -250,9 +246,9 @@ class _Paint:
         if log:
             log_axis(ax, among)
         for curve in curves:
-            label = " ".join(filter(None, (curve.model if self.several else "", curve.layer, curve.at, curve.kind)))
+            label = " ".join(filter(None, (curve.model if self.many else "", curve.layer, curve.at, curve.kind)))
             draw_line(
-                ax, curve.time, curve, self.colours[curve.model if self.several else curve.layer], log=log, label=label
+                ax, curve.time, curve, self.colours[curve.model if self.many else curve.layer], log=log, label=label
             )
 
     def bar(self, figure: Figure, axes: Sequence[Axes]) -> None:
@@ -266,14 +262,10 @@ class _Paint:
         bar.ax.tick_params(length=0, colors=INK, labelsize=8)
         bar.ax.minorticks_off()
         step = max(1, math.ceil((count - 1) / (MOST_NAMED - 1)))
-        bar.set_ticks(list(range(0, count, step)), labels=[_cut(name, 22) for name in self.names[::step]])
+        bar.set_ticks(list(range(0, count, step)), labels=[cut_name(name, 22) for name in self.names[::step]])
         for text in bar.ax.get_yticklabels():
             plain_text(text)
         bar.ax.set_title("layer" if step == 1 else f"{count} layers", size=8.5, color=INK, loc="left")
-
-
-def _palette(names: Sequence[str]) -> dict[str | None, Any]:
-    return {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(names)}
 
 
 def _time_axis(ax: Axes, time: Time, scale: TimeScale, moments: Sequence[float]) -> None:
@@ -297,7 +289,7 @@ def _map(ax: Axes, curves: Sequence[Curve], log: bool, norm: Normalize) -> Any:
     edges = [*moments, moments[-1] + last]
     image = ax.pcolormesh(edges, np.arange(len(names) + 1) - 0.5, cells, cmap="viridis", norm=norm)
     step = -(-len(names) // 30)
-    ax.set_yticks(range(0, len(names), step), labels=[_cut(str(name), 22) for name in names[::step]], size=8)
+    ax.set_yticks(range(0, len(names), step), labels=[cut_name(str(name), 22) for name in names[::step]], size=8)
     for text in ax.get_yticklabels():
         plain_text(text)
     return image
@@ -305,7 +297,3 @@ def _map(ax: Axes, curves: Sequence[Curve], log: bool, norm: Normalize) -> Any:
 
 def _panel_title(layer: str | None, at: str) -> str:
     return " · ".join(filter(None, (layer, at)))
-
-
-def _cut(name: str, most: int) -> str:
-    return name if len(name) <= most else "…" + name[-(most - 1) :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 
 
 @dataclass(frozen=True)
-class At:
-    """A :class:`~lisse.run.watch.Moment` of a trainer."""
+class Instant:
+    """A :class:`~lisse.run.watch.TrainingMoment` of a trainer."""
 
     model: nn.Module
     when: str
@@ -30,6 +31,7 @@ class At:
     epochs: float | None = None
     out: Path | None = None
     log: Mapping[str, Any] = field(default_factory=dict)
+    loggers: tuple[Any, ...] = ()  # where the trainer's own numbers go
 
 
 def lightning_callback(watch: Watch) -> Any:
@@ -39,7 +41,8 @@ def lightning_callback(watch: Watch) -> Any:
         if trainer.is_global_zero and not trainer.sanity_checking:
             steps = trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None
             epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
-            watch(At(module, when, int(trainer.global_step), epoch, steps, epochs))
+            loggers = tuple(trainer.loggers)
+            watch(Instant(module, when, int(trainer.global_step), epoch, steps, epochs, loggers=loggers))
 
     class WatchCallback(*_lightning_bases()):  # type: ignore[misc]
         """Measures while a Lightning Trainer fits."""
@@ -74,37 +77,83 @@ def trainer_callback(watch: Watch) -> Any:
     except ImportError as error:
         raise ImportError(f'Watch.trainer: needs transformers ({error}). pip install "lisse[hf]" accelerate') from error
 
-    def tell(state: Any, model: Any, when: str) -> None:
+    loggers = _TrainerLoggers()
+
+    def tell(args: Any, state: Any, model: Any, when: str) -> None:
         if state.is_world_process_zero:
             log = state.log_history[-1] if state.log_history else {}
             total = state.max_steps if state.max_steps and state.max_steps > 0 else None
             epoch = float(state.epoch or 0.0)
-            watch(At(model, when, int(state.global_step), epoch, total, float(state.num_train_epochs), log=log))
+            step, epochs = int(state.global_step), float(state.num_train_epochs)
+            watch(Instant(model, when, step, epoch, total, epochs, log=log, loggers=loggers.of(args)))
+            if when == "end":
+                loggers.close()
 
     class WatchCallback(callback):
         """Measures while a Hugging Face Trainer trains."""
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any = None, **others: Any) -> None:
+        def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:
             """Before the first step; of a resumed training, before its next one."""
-            tell(state, model, "start")
+            tell(args, state, model, "start")
 
-        def on_step_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **others: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:
             """After every step of the optimiser."""
-            tell(state, model, "step")
+            tell(args, state, model, "step")
 
-        def on_epoch_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **others: Any) -> None:
+        def on_epoch_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:
             """After every epoch, also one that max_steps broke off."""
-            tell(state, model, "epoch")
+            tell(args, state, model, "epoch")
             # Here and not only in on_train_end: before that, load_best_model_at_end may put older weights in.
             if control.should_training_stop or (state.max_steps and state.global_step >= state.max_steps):
-                tell(state, model, "end")
+                tell(args, state, model, "end")
 
-        def on_train_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **others: Any) -> None:
+        def on_train_end(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:
             """After the last step."""
             if not args.load_best_model_at_end:
-                tell(state, model, "end")
+                tell(args, state, model, "end")
 
     return WatchCallback()
+
+
+class _TrainerLoggers:
+    """Where a Hugging Face Trainer reports to: a callback is not shown the trainer, so they are found by what is open.
+
+    W&B's and MLflow's runs are the process's own; TensorBoard gets a second file in the folder of the trainer's, which
+    it shows as one run.
+    """
+
+    def __init__(self) -> None:
+        self._writer: Any = None
+
+    def of(self, args: Any) -> tuple[Any, ...]:
+        names = {args.report_to} if isinstance(args.report_to, str) else set(args.report_to or ())
+        loggers: list[Any] = []
+        if "tensorboard" in names and self._folder(args) is not None:
+            if self._writer is None:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._writer = SummaryWriter(str(self._folder(args)))
+            loggers.append(self._writer)
+        wandb, mlflow = (sys.modules.get(name) if name in names else None for name in ("wandb", "mlflow"))
+        if wandb is not None and wandb.run is not None:
+            loggers.append(wandb.run)
+        if mlflow is not None and mlflow.active_run() is not None:
+            loggers.append(mlflow)
+        return tuple(loggers)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _folder(self, args: Any) -> Path | None:
+        """The folder that the trainer's own writer has made: it comes before a person's callbacks."""
+        folder = os.environ.get("TENSORBOARD_LOGGING_DIR")
+        if folder:
+            return Path(folder).expanduser()
+        events = Path(args.output_dir).glob("runs/**/events.out.tfevents.*")
+        latest = max(events, key=lambda path: path.stat().st_mtime, default=None)
+        return None if latest is None else latest.parent
 
 
 def _lightning_bases() -> tuple[Any, ...]:

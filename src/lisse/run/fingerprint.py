@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 import lisse
+from lisse.identity import class_source, function_identity, hash_tensor, tensor_identity
 from lisse.taps import plain
 
 
@@ -29,7 +30,7 @@ def model_fingerprint(model: nn.Module) -> str:
     root = plain(model)
     digest = hashlib.blake2b(digest_size=20)
     for name, tensor in (*root.named_parameters(), *root.named_buffers()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode("utf-8", "surrogatepass"))
         hash_tensor(digest, tensor)
     for name, module in root.named_modules():
         kind: Any = type(module)
@@ -42,17 +43,8 @@ def model_fingerprint(model: nn.Module) -> str:
         described = [name, kind.__module__, kind.__qualname__, module.extra_repr(), attributes]
         described.append(config.to_dict() if hasattr(config, "to_dict") else None)
         digest.update(json.dumps(described, sort_keys=True, default=repr).encode())
-        digest.update(_class_source(kind).encode())
+        digest.update(class_source(kind).encode())
     return digest.hexdigest()
-
-
-def hash_tensor(digest: Any, tensor: Tensor) -> None:
-    """Feed a tensor's bytes to a hash, 64 MiB at a time, so that a view or a GPU tensor needs no full copy."""
-    flat = tensor.detach().reshape(-1)
-    step = max(1, 2**26 // max(1, flat.element_size()))
-    for start in range(0, flat.numel(), step):
-        piece = flat[start : start + step].cpu().contiguous()
-        digest.update(piece.view(torch.uint8).numpy().data)
 
 
 def digest_of(*values: Any) -> str:
@@ -71,24 +63,14 @@ def package_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def source_of(kind: type | Callable[..., Any]) -> str:
-    """The source file that defines a class (an instrument written elsewhere changes with it), or its name."""
-    try:
-        return Path(inspect.getfile(kind)).read_text(encoding="utf-8", errors="replace")
-    except (TypeError, OSError):
-        return repr(kind)
-
-
-@functools.lru_cache(maxsize=4096)
-def _class_source(kind: Any) -> str:
-    if kind.__module__.startswith("torch."):
-        return str(torch.__version__)
-    try:
-        # The whole file: a forward may call functions that stand beside its class.
-        return Path(inspect.getfile(kind)).read_text(encoding="utf-8", errors="replace")
-    except (TypeError, OSError):
-        code = getattr(kind.forward, "__code__", None)
-        return repr(kind) if code is None else repr((code.co_code, code.co_consts, code.co_names))
+@functools.cache
+def library_versions() -> dict[str, str]:
+    """The libraries whose numbers lisse's rest on, torch apart; those that are not installed are left out."""
+    versions = {}
+    for name in ("numpy", "scipy", "gudhi", "numba", "POT"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def _described(value: Any) -> Any:
@@ -96,26 +78,13 @@ def _described(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if isinstance(value, (Tensor, np.ndarray)):
-        tensor = torch.as_tensor(value) if value.dtype != object else torch.empty(0)
-        digest = hashlib.blake2b(digest_size=20)
-        hash_tensor(digest, tensor)
-        return [str(value.dtype), list(value.shape), digest.hexdigest()]
+        return tensor_identity(value)
     if isinstance(value, Mapping):
         return [_described(item) for item in value.values()] + [repr(key) for key in value if isinstance(key, str)]
     if isinstance(value, (set, frozenset)):
         return sorted(map(repr, value))
     if isinstance(value, (tuple, list)):
         return [_described(item) for item in value]
-    code = getattr(value, "__code__", None)
-    if code is not None:
-        constants = [constant for constant in code.co_consts if not hasattr(constant, "co_code")]
-        cells = [_described(cell.cell_contents) for cell in value.__closure__ or () if _is_simple(cell)]
-        return [code.co_code.hex(), repr(code.co_names), repr(constants), cells]
+    if isinstance(value, functools.partial) or hasattr(value, "__code__"):
+        return function_identity(value)
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _is_simple(cell: Any) -> bool:
-    try:
-        return isinstance(cell.cell_contents, (str, int, float, bool, tuple, Tensor, np.ndarray))
-    except ValueError:  # an empty cell
-        return False

@@ -71,5 +71,5 @@ def files(out: Path | None) -> dict[int, Path]:
 def _listed(folder: Path) -> dict[int, Path]:
     if not folder.is_dir():
         return {}
-    found = {int(match[1]): path for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))}
-    return dict(sorted(found.items()))
+    paths = {int(match[1]): path for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))}
+    return dict(sorted(paths.items()))

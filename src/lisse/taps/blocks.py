@@ -15,15 +15,38 @@ a block, and the two convolutions inside a residual block are no blocks of their
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from lisse.taps.tap import Path
 
 _TRANSPARENT = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sketch:
+    """What is kept of a tensor that went by: ``rows`` are numbers of each sample, for each axis that may count them.
+
+    ``address`` is the storage's number, where in it the tensor begins, and how often it had been written to in place.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    strided: bool = True
+    address: tuple[int, int, int] | None = None
+    rows: Mapping[int, Tensor] = field(default_factory=dict)
+    total: Tensor | None = None
+
+    @property
+    def numel(self) -> int:
+        """How many numbers the tensor had."""
+        return math.prod(self.shape)
 
 
 @dataclass(eq=False)
@@ -38,40 +61,43 @@ class Call:
     listed: bool = False
     begin: int = 0
     end: int = 0
-    inputs: Any = None
-    output: Any = None
-    versions_in: Any = None
-    versions_out: Any = None
-    address_in: tuple[int, int] | None = None
-    address_out: tuple[int, int] | None = None
+    inputs: Mapping[Path, Sketch] = field(default_factory=dict)
+    output: Mapping[Path, Sketch] = field(default_factory=dict)
+    stochastic: Collection[Path] = ()
 
     def holds(self, other: Call) -> bool:
         """Whether ``other`` ran inside this call."""
         return self.begin < other.begin and other.end < self.end
 
 
-Layer = tuple[Call, Call]
+def address(sketches: Mapping[Path, Sketch]) -> tuple[int, int, int] | None:
+    """Where the first floating tensor lies: equal for reshaped views, so that a flatten in between changes nothing."""
+    first = next((sketch for sketch in sketches.values() if sketch.dtype.is_floating_point), None)
+    return (*first.address[:2], first.numel) if first is not None and first.address and first.numel else None
+
+
+Span = tuple[Call, Call]
 """Where a layer begins and where it ends: the same call for a block, two calls for a convolution and its pooling."""
 
 
-def layers_of(calls: list[Call], readable: Callable[[Call], bool]) -> list[Layer]:
+def layers_of(calls: list[Call], readable: Callable[[Call], bool]) -> list[Span]:
     """The network's layers in order; only calls that are ``readable`` (whose samples can be told apart) can end one."""
     weight = _weights_inside(calls)
     composite = [call for call in calls if call.parent is not None and weight[call] >= 2 and readable(call)]
-    named = [call for call in composite if call.kind not in _TRANSPARENT]
-    repeated = _repeated(named)
+    opaque = [call for call in composite if call.kind not in _TRANSPARENT]
+    repeated = _repeated(opaque)
     blocks = _chained(repeated, weight)
     if blocks:
         patterns = {_numbered(call.module) for call in blocks if "#" in _numbered(call.module)}
         blocks += [
             call
-            for call in named
+            for call in opaque
             if call not in blocks
             and _numbered(call.module) in patterns
             and not any(call.holds(block) or block.holds(call) for block in blocks)
         ]
     else:
-        blocks = _outermost(repeated) or _outermost([call for call in named if call.listed])
+        blocks = _outermost(repeated) or _outermost([call for call in opaque if call.listed])
     if blocks:
         return [(call, call) for call in sorted(blocks, key=lambda call: call.begin)]
     return _plain_layers([call for call in calls if readable(call)], weight)
@@ -93,25 +119,25 @@ def _repeated(calls: list[Call]) -> list[Call]:
     by_kind: dict[type[nn.Module], list[Call]] = defaultdict(list)
     for call in calls:
         by_kind[call.kind].append(call)
-    return [call for same in by_kind.values() if len(same) >= 2 for call in same]
+    return [call for group in by_kind.values() if len(group) >= 2 for call in group]
 
 
 def _chained(calls: list[Call], weight: dict[Call, int]) -> list[Call]:
     """Calls of the classes that have two in a row; a stage, made mostly of other such calls, gives way to them."""
-    returned = {(call.kind, call.address_out) for call in calls if call.address_out is not None}
-    kinds = {call.kind for call in calls if (call.kind, call.address_in) in returned and not _identity(call)}
+    returned = {(call.kind, address(call.output)) for call in calls if address(call.output) is not None}
+    kinds = {
+        call.kind
+        for call in calls
+        if (call.kind, address(call.inputs)) in returned and address(call.inputs) != address(call.output)
+    }
     linked = [call for call in calls if call.kind in kinds]
     total: dict[type[nn.Module], int] = defaultdict(int)
     inside: dict[type[nn.Module], int] = defaultdict(int)
     for call in linked:
         total[call.kind] += weight[call]
-        held = _outermost([other for other in linked if other.kind is not call.kind and call.holds(other)])
-        inside[call.kind] += sum(weight[other] for other in held)
+        inner = _outermost([other for other in linked if other.kind is not call.kind and call.holds(other)])
+        inside[call.kind] += sum(weight[other] for other in inner)
     return _outermost([call for call in linked if 2 * inside[call.kind] < total[call.kind]])
-
-
-def _identity(call: Call) -> bool:
-    return call.address_in == call.address_out
 
 
 def _outermost(calls: list[Call]) -> list[Call]:
@@ -122,7 +148,7 @@ def _numbered(module: str) -> str:
     return ".".join("#" if re.fullmatch(r"\d+", part) else part for part in module.split("."))
 
 
-def _plain_layers(calls: list[Call], weight: dict[Call, int]) -> list[Layer]:
+def _plain_layers(calls: list[Call], weight: dict[Call, int]) -> list[Span]:
     """Each weighted call, taken as far as the norm, activation, pooling and reshaping after it go."""
     parents = {call.parent for call in calls}
     units: list[Call] = []
@@ -132,7 +158,7 @@ def _plain_layers(calls: list[Call], weight: dict[Call, int]) -> list[Layer]:
         # A wrapper around a single weighted layer stands for it; what runs inside the wrapper is part of it.
         if not any(unit.holds(call) for unit in units):
             units.append(call)
-    layers: list[Layer] = []
+    layers: list[Span] = []
     for unit in units:
         if weight[unit] >= 1:
             layers.append((unit, unit))

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from lisse.taps.blocks import Call, layers_of
-from lisse.taps.stillness import Statistics, attention_weights, plain, still
-from lisse.taps.tap import Path, Tap, read, tensors
+from lisse.taps.blocks import Call, Sketch, layers_of
+from lisse.taps.stillness import Statistics, attention_weights, model_device, plain, still
+from lisse.taps.tap import Path, Tap
 from lisse.taps.tracing import Trace, samples_of, trace
 
 
@@ -36,7 +36,9 @@ class Skipped:
 class Taps(Sequence[Tap]):
     """The layers found, in order of depth; ``skipped`` names the places left out and the reason for each.
 
-    ``source`` is the first layer of all, the input or what stands for it, also where it was not chosen.
+    ``source`` is the first layer of all, the input or what stands for it, and ``head`` the network's answer where it is
+    more than its last block (``None`` where it is not: it answers hidden states), ``end`` the last block; all three
+    also where they were not chosen.
     """
 
     def __init__(
@@ -44,17 +46,19 @@ class Taps(Sequence[Tap]):
         taps: Iterable[Tap],
         skipped: Iterable[Skipped] = (),
         source: Tap | None = None,
+        head: Tap | None = None,
+        end: Tap | None = None,
     ) -> None:
         self._taps = tuple(taps)
         self.skipped = tuple(skipped)
-        self.source = source
+        self.source, self.head, self.end = source, head, end
 
     @overload
-    def __getitem__(self, place: int) -> Tap: ...
+    def __getitem__(self, index: int) -> Tap: ...
     @overload
-    def __getitem__(self, place: slice) -> Taps: ...
-    def __getitem__(self, place: int | slice) -> Tap | Taps:
-        return self._of(self._taps[place]) if isinstance(place, slice) else self._taps[place]
+    def __getitem__(self, index: slice) -> Taps: ...
+    def __getitem__(self, index: int | slice) -> Tap | Taps:
+        return self._of(self._taps[index]) if isinstance(index, slice) else self._taps[index]
 
     def __len__(self) -> int:
         return len(self._taps)
@@ -73,7 +77,7 @@ class Taps(Sequence[Tap]):
         return self._of(tap for tap in self._taps if tap.role == "block")
 
     def _of(self, taps: Iterable[Tap]) -> Taps:
-        return Taps(taps, self.skipped, self.source)
+        return Taps(taps, self.skipped, self.source, self.head, self.end)
 
 
 def find(
@@ -87,7 +91,8 @@ def find(
     """The layers of a model along depth, found by forwards on two and on three samples of ``example``.
 
     Without ``layers``: the input (where it is no token id), the stem (what enters the first block), every block, and
-    the output (where it is more than the last block). Blocks are the repeated composite modules that follow each
+    the output (where it is more than the last block; a plain network's last matrix is its head, and so the output, by
+    its own name). Blocks are the repeated composite modules that follow each
     other (residual blocks, Transformer layers…); in a plain network, a weighted layer with the norm, activation and
     pooling that follow it is one. A module called several times is one layer per call (``name#0``, ``name#1``…).
 
@@ -95,28 +100,35 @@ def find(
     ``**`` crosses dots; ``name:in`` is what enters a module). With ``attention``: the attention weights, one tap per
     attention call, in place of the layers.
 
-    Costs two forwards, and memory for one forward's activations on two samples.
+    ``example`` is an input of at least three samples as the model takes it (of fewer, copies are made), or a
+    :class:`~lisse.data.Dataset`. Costs two forwards, and the memory of a forward on three samples.
     """
     root = plain(model)
-    few = [samples_of(example, count) for count in (2, 3)]
+    if hasattr(example, "batches"):  # a Dataset, which stands above this floor
+        count = min(3, len(example))
+        example = next(iter(example.batches(count, stop=count, device=model_device(root)))).inputs
+    few = [(samples_of(example, count), count) for count in (2, 3)]
     with still(root, statistics=statistics, seed=0):
         if attention:
             with attention_weights(root):
-                traces = [trace(root, inputs) for inputs in few]
+                traces = [trace(root, inputs, count) for inputs, count in few]
         else:
-            traces = [trace(root, inputs) for inputs in few]
+            traces = [trace(root, inputs, count) for inputs, count in few]
     survey = _Survey(root, *traces)
     if attention:
         return Taps(survey.attention(), survey.skipped())
     default = survey.default()
+    blocks = [tap for tap in default if tap.role == "block"]
+    alone = len(blocks) < 2  # a single layer is the whole network, answer and all
+    ends = default[0], default[-1] if default[-1].role == "output" or alone else None, blocks[-1] if blocks else None
     if layers is None:
-        return Taps(default, survey.skipped(), default[0])
+        return Taps(default, survey.skipped(), *ends)
     if not isinstance(layers, Sequence) or not all(isinstance(pattern, str) for pattern in layers):
         raise TypeError(f"find: layers must be names or globs, got {layers!r}.")
     patterns = [layers] if isinstance(layers, str) else list(layers)
     if not patterns:
         raise ValueError("find: layers must name at least one layer, got none. Leave it out for all of them.")
-    return Taps(survey.chosen(patterns, default), survey.skipped(), default[0])
+    return Taps(survey.selection(patterns, default), survey.skipped(), *ends)
 
 
 # -- what two traces tell --------------------------------------------------------------------------------------------
@@ -132,36 +144,36 @@ class _Survey:
             self.counts[call.module] += 1
         self.names = {name for name, _ in root.named_modules()}
         self.reasons: dict[str, tuple[str, str]] = {}
-        self.places: dict[str, Tap] = {}
+        self.taps: dict[str, Tap] = {}
         for call in two.calls:
-            self._place(call, "in")
-            self._place(call, "out")
+            self._add(call, "in")
+            self._add(call, "out")
 
-    def _place(self, call: Call, side: Literal["in", "out"]) -> None:
+    def _add(self, call: Call, side: Literal["in", "out"]) -> None:
         name = self.label(call) + (":in" if side == "in" else "")
-        found = self._tensor(call, side)
-        if isinstance(found, str):
+        entry = self._tensor(call, side)
+        if isinstance(entry, str):
             if side == "out":
-                self.reasons[name] = (found, call.kind.__name__)
+                self.reasons[name] = (entry, call.kind.__name__)
             return
-        path, axis, tensor = found
-        shape = tuple(size for place, size in enumerate(tensor.shape) if place != axis)
-        tap = Tap(name, call.module, call.number, side, axis, path, shape, tensor.dtype, kind=call.kind.__name__)
-        self.places[name] = replace(tap, calls=self.counts[call.module])
+        path, axis, sketch = entry
+        shape = sketch.shape[:axis] + sketch.shape[axis + 1 :]
+        tap = Tap(name, call.module, call.number, side, axis, path, shape, sketch.dtype, kind=call.kind.__name__)
+        self.taps[name] = replace(tap, calls=self.counts[call.module])
 
-    def _tensor(self, call: Call, side: str) -> tuple[Path, int, Tensor] | str:
-        """Path, sample axis and value of the first floating tensor that counts samples, or why there is none."""
+    def _tensor(self, call: Call, side: str) -> tuple[Path, int, Sketch] | str:
+        """Path, sample axis and sketch of the first floating tensor that counts samples, or why there is none."""
         twin = self.three[call.module, call.number]
         if twin is None:
             return "is called a different number of times for two and for three samples"
-        mine, theirs = (call.inputs, twin.inputs) if side == "in" else (call.output, twin.output)
+        sketches, twins = (call.inputs, twin.inputs) if side == "in" else (call.output, twin.output)
         reason = "returns no floating-point tensor"
-        for path, tensor in tensors(mine):
-            if not tensor.is_floating_point() or (side == "in" and _is_mask(path)):
+        for path, sketch in sketches.items():
+            if not sketch.dtype.is_floating_point or (side == "in" and _is_mask(path)):
                 continue
-            axis = _sample_axis(tensor, read(theirs, path))
+            axis = _sample_axis(sketch, twins.get(path))
             if isinstance(axis, int):
-                return path, axis, tensor
+                return path, axis, sketch
             if reason == "returns no floating-point tensor":
                 reason = axis
         return reason
@@ -177,39 +189,37 @@ class _Survey:
         assert call is not None  # every place was made from a call of this trace
         return call.begin if tap.side == "in" else call.end
 
-    def value(self, tap: Tap) -> Tensor:
-        call = self.two[tap.module, tap.call]
+    def sketch(self, tap: Tap, traced: Trace) -> Sketch:
+        call = traced[tap.module, tap.call]
         assert call is not None
-        value = read(call.inputs if tap.side == "in" else call.output, tap.path)
-        assert isinstance(value, Tensor)
-        return value.movedim(tap.axis, 0)
+        return (call.inputs if tap.side == "in" else call.output)[tap.path]
 
     def placed(self, tap: Tap, depth: float) -> Tap:
         """The tap at its depth, with whether the two samples of the first run are the same among three."""
-        twin = self.three[tap.module, tap.call]
-        assert twin is not None
-        other = read(twin.inputs if tap.side == "in" else twin.output, tap.path).movedim(tap.axis, 0)[:2]
-        mixes = not torch.allclose(self.value(tap), other, rtol=1e-2, atol=1e-4, equal_nan=True)
+        two, three = (self.sketch(tap, traced).rows[tap.axis] for traced in (self.two, self.three))
+        mixes = not torch.allclose(two, three[:2], rtol=1e-2, atol=1e-4, equal_nan=True)
         return replace(tap, depth=depth, mixes=mixes)
 
     def skipped(self) -> list[Skipped]:
         return [Skipped(name or "output", reason, kind) for name, (reason, kind) in self.reasons.items()]
 
     def default(self) -> list[Tap]:
-        layers = layers_of(self.two.calls, lambda call: self.label(call) in self.places)
-        blocks = [self.places[self.label(last)] for _, last in layers]
+        layers = layers_of(self.two.calls, lambda call: self.label(call) in self.taps)
+        blocks = [self.taps[self.label(last)] for _, last in layers]
         result: list[Tap] = []
-        entry = self.places.get(":in")
+        entry = self.taps.get(":in")
         if entry is not None and not self._takes_tokens():
             result.append(replace(entry, name=self._word("input"), role="input"))
         if blocks:
-            stem = self.places.get(self.label(layers[0][0]) + ":in")
-            if stem is not None and not (result and self._same(stem, result[0])):
+            stem = self.taps.get(self.label(layers[0][0]) + ":in")
+            if stem is not None and not (result and self._equal(stem, result[0])):
                 result.append(replace(stem, name=self._word("stem"), role="stem"))
         result += [replace(tap, role="block") for tap in blocks]
-        end = self.places.get("")
-        if end is not None and not (blocks and self._same(end, blocks[-1])):
+        end = self.taps.get("")
+        if end is not None and not (blocks and self._equal(end, blocks[-1])):
             result.append(replace(end, name=self._word("output"), role="output"))
+        elif len(blocks) > 1 and _is_head(*layers[-1]):
+            result[-1] = replace(result[-1], role="output")
         if not result:
             reasons = "; ".join(f"{name or 'output'} {why}" for name, (why, _) in list(self.reasons.items())[-3:])
             raise ValueError(f"find: model must have a place where samples can be told apart, got none: {reasons}.")
@@ -217,99 +227,88 @@ class _Survey:
 
     def attention(self) -> list[Tap]:
         """Every tensor [n, heads, queries, keys] whose rows are probabilities, beside a module's main output."""
-        found = []
+        pairs = []
         for call in self.two.calls:
             twin = self.three[call.module, call.number]
-            for path, tensor in tensors(call.output):
-                if not path or tensor.ndim != 4 or not tensor.is_floating_point() or not _stochastic(tensor):
-                    continue
-                axis = _sample_axis(tensor, None if twin is None else read(twin.output, path))
+            for path in call.stochastic:
+                sketch = call.output[path]
+                axis = _sample_axis(sketch, None if twin is None else twin.output.get(path))
                 if isinstance(axis, str):
                     self.reasons[self.label(call)] = (axis, call.kind.__name__)
                     continue
-                shape = tuple(size for place, size in enumerate(tensor.shape) if place != axis)
-                tap = Tap(self.label(call), call.module, call.number, "out", axis, path, shape, tensor.dtype)
-                found.append((call, replace(tap, role="attention", kind=call.kind.__name__)))
+                shape = sketch.shape[:axis] + sketch.shape[axis + 1 :]
+                tap = Tap(self.label(call), call.module, call.number, "out", axis, path, shape, sketch.dtype)
+                pairs.append((call, replace(tap, role="attention", kind=call.kind.__name__)))
         # A block passes the weights of the attention inside it along: the innermost module that returns them counts.
-        inner = [
-            tap
-            for call, tap in found
-            if not any(call.begin < other.begin and other.end < call.end for other, _ in found)
-        ]
+        inner = [tap for call, tap in pairs if not any(call.holds(other) for other, _ in pairs)]
         if not inner:
             raise ValueError("find: attention=True must be asked of a model with attention, got no attention weights.")
         return [replace(tap, depth=depth) for tap, depth in zip(inner, _even(len(inner)), strict=True)]
 
-    def chosen(self, patterns: list[str], default: list[Tap]) -> list[Tap]:
+    def selection(self, patterns: list[str], default: list[Tap]) -> list[Tap]:
         words = {tap.name: tap for tap in default}
-        taken: dict[str, Tap] = {}
+        taps: dict[str, Tap] = {}
         for pattern in patterns:
-            matches = [tap for name, tap in {**self.places, **words}.items() if name and _matches(name, pattern)]
-            if not matches:
-                self._refuse(pattern, [*words, *(name for name in self.places if name)])
-            taken.update((tap.name, tap) for tap in matches)
+            matches = [tap for name, tap in {**self.taps, **words}.items() if name and _matches(name, pattern)]
+            if not matches and pattern != "**:in":  # all that go in may be integers everywhere
+                self._refuse(pattern, [*words, *(name for name in self.taps if name)])
+            taps.update((tap.name, tap) for tap in matches)
         times = [self.order(tap) for tap in default]
-        result = sorted(taken.values(), key=lambda tap: (self.order(tap), tap.side == "out"))
+        result = sorted(taps.values(), key=lambda tap: (self.order(tap), tap.side == "out"))
         return [
             tap if tap.name in words else self.placed(tap, _between(self.order(tap), times, default)) for tap in result
         ]
 
-    def _refuse(self, pattern: str, known: list[str]) -> None:
+    def _refuse(self, pattern: str, names: list[str]) -> None:
         for name, (reason, _) in self.reasons.items():
             if _matches(name, pattern):
                 raise ValueError(f"find: layers must name places that can be read, got {pattern!r}: {name} {reason}.")
         if pattern in self.names:
             raise ValueError(f"find: layers must name modules that the forward calls, got {pattern!r}, never called.")
-        near = difflib.get_close_matches(pattern, known, n=5, cutoff=0.3) or known[:5]
+        near = difflib.get_close_matches(pattern, names, n=5, cutoff=0.3) or names[:5]
         raise ValueError(f"find: layers must match a layer's name, got {pattern!r}. The nearest are {', '.join(near)}.")
 
     def _takes_tokens(self) -> bool:
         """Whether the first input that is no mask holds integers: token ids are no layer, their embedding is."""
-        values = [tensor for path, tensor in tensors(self.two.calls[0].inputs) if not _is_mask(path)]
-        return bool(values) and not (values[0].is_floating_point() or values[0].dtype == torch.bool)
+        kinds = [sketch.dtype for path, sketch in self.two.calls[0].inputs.items() if not _is_mask(path)]
+        return bool(kinds) and not (kinds[0].is_floating_point or kinds[0] == torch.bool)
 
-    def _same(self, a: Tap, b: Tap) -> bool:
-        x, y = self.value(a), self.value(b)
-        if x.data_ptr() == y.data_ptr() and self._version(a) == self._version(b):
-            return x.numel() == y.numel()
-        if x._version != self._version(a) or y._version != self._version(b):
-            return False  # one was overwritten in place since: what it was is not known any more
-        return x.numel() == y.numel() and bool(torch.equal(x.flatten(), y.flatten()))
-
-    def _version(self, tap: Tap) -> int:
-        call = self.two[tap.module, tap.call]
-        assert call is not None
-        return int((call.versions_in if tap.side == "in" else call.versions_out)[tap.path])
+    def _equal(self, a: Tap, b: Tap) -> bool:
+        x, y = self.sketch(a, self.two), self.sketch(b, self.two)
+        if x.numel != y.numel or x.address == y.address:
+            return x.numel == y.numel
+        values = [(sketch.rows[tap.axis], sketch.total) for tap, sketch in ((a, x), (b, y))]
+        return all(torch.equal(first, second.to(first)) for first, second in zip(*values, strict=True))
 
     def _word(self, word: str) -> str:
         return f"({word})" if word in self.names else word
 
 
-def _sample_axis(two: Tensor, three: Any) -> int | str:
-    if not isinstance(three, Tensor) or two.ndim != three.ndim:
+def _is_head(first: Call, last: Call) -> bool:
+    """Whether a layer is a matrix with nothing behind it that would make it more than the network's answer."""
+    behind = (nn.Softmax, nn.LogSoftmax, nn.Flatten, nn.Dropout, nn.Identity)
+    return issubclass(first.kind, nn.Linear) and (last is first or issubclass(last.kind, behind))
+
+
+def _sample_axis(two: Sketch, three: Sketch | None) -> int | str:
+    if three is None or len(two.shape) != len(three.shape):
         return "returns something else for three samples than for two"
-    if two.is_nested or two.layout != torch.strided:
+    if not two.strided:
         return "returns a nested or sparse tensor"
     changed = [axis for axis, (a, b) in enumerate(zip(two.shape, three.shape, strict=True)) if a != b]
     sizes = [(two.shape[axis], three.shape[axis]) for axis in changed]
     if sizes == [(2, 3)]:
         return changed[0]
     if not changed:
-        return f"does not depend on the number of samples (shape {tuple(two.shape)})"
+        return f"does not depend on the number of samples (shape {two.shape})"
     if len(sizes) == 1 and sizes[0][0] * 3 == sizes[0][1] * 2:
-        each = sizes[0][0] // 2
-        return f"folds {each} parts of each sample into the batch (axis {changed[0]} holds {each} × samples)"
-    return f"has no axis that counts samples (shape {tuple(two.shape)} for two, {tuple(three.shape)} for three)"
+        parts = sizes[0][0] // 2
+        return f"folds {parts} parts of each sample into the batch (axis {changed[0]} holds {parts} × samples)"
+    return f"has no axis that counts samples (shape {two.shape} for two, {three.shape} for three)"
 
 
 def _is_mask(path: Path) -> bool:
     return any(isinstance(key, str) and "mask" in key for key in path)
-
-
-def _stochastic(tensor: Tensor) -> bool:
-    rows = tensor.detach().double()
-    sums = rows.sum(-1)
-    return bool((rows >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -324,12 +323,12 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _between(time: int, times: list[int], default: list[Tap]) -> float:
     """Depth of a moment of the forward, linear between the layers before and after it."""
-    place = bisect.bisect_left(times, time)
-    if place == 0 or place == len(times):
-        return default[min(place, len(times) - 1)].depth
-    share = (time - times[place - 1]) / (times[place] - times[place - 1])
-    return default[place - 1].depth + share * (default[place].depth - default[place - 1].depth)
+    index = bisect.bisect_left(times, time)
+    if index == 0 or index == len(times):
+        return default[min(index, len(times) - 1)].depth
+    share = (time - times[index - 1]) / (times[index] - times[index - 1])
+    return default[index - 1].depth + share * (default[index].depth - default[index - 1].depth)
 
 
 def _even(count: int) -> list[float]:
-    return [1.0] if count == 1 else [place / (count - 1) for place in range(count)]
+    return [1.0] if count == 1 else [index / (count - 1) for index in range(count)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import random
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -29,10 +31,58 @@ def plain(model: nn.Module) -> nn.Module:
             return model
 
 
+def is_dispatched(model: nn.Module) -> bool:
+    """Whether accelerate has put the model on its devices: it must not be moved as a whole."""
+    return any(getattr(module, "hf_device_map", None) is not None for module in model.modules())
+
+
+def placed_on(model: nn.Module, device: str | torch.device | None) -> nn.Module:
+    """The model on ``device``, or where it is if that is ``None`` or accelerate's choice."""
+    return model if device is None or is_dispatched(model) else model.to(device)
+
+
 def model_device(model: nn.Module) -> torch.device:
     """Where the model's parameters (or buffers) are; the CPU for a model without any."""
     tensor = next(itertools.chain(plain(model).parameters(), plain(model).buffers()), None)
     return torch.device("cpu") if tensor is None else tensor.device
+
+
+def tracking_norms(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+    """The batch norms that keep running statistics, by name."""
+    return {
+        name: module
+        for name, module in plain(model).named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
+    }
+
+
+def unseen_norms(model: nn.Module) -> list[str]:
+    """The batch norms that have never seen data, by name: their running statistics are 0 and 1 and fit no data.
+
+    A count of batches above 0 means that they have, whatever the statistics; weights from elsewhere may lack the count.
+    """
+    return [
+        name
+        for name, norm in tracking_norms(model).items()
+        if not norm.num_batches_tracked
+        and norm.running_mean is not None
+        and norm.running_var is not None
+        and not bool(norm.running_mean.any())
+        and bool((norm.running_var == 1).all())
+    ]
+
+
+@contextmanager
+def modes_restored(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """The modules, whose modes (training or not) are after the block what they were before it."""
+    modules = list(model.modules())
+    modes = [module.training for module in modules]
+    try:
+        yield modules
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            if module.training != mode:  # setting an attribute of a module is slow
+                module.training = mode
 
 
 @contextmanager
@@ -43,7 +93,8 @@ def still(
 
     ``statistics="batch"`` lets batch norms use the statistics of the batch (as at initialisation, when the running
     ones mean nothing); their buffers are put back. ``grad`` keeps the graph. With ``seed`` the forward's own random
-    numbers are reproducible; with or without it the global random state afterwards is the one from before.
+    numbers are reproducible; with or without it the global random states of PyTorch, NumPy and Python afterwards are
+    those from before. Parameters are not copied: a forward that writes its own leaves them changed.
 
     Inside, PyTorch's fast path for Transformer encoders is off (it returns nested tensors and skips modules), and
     compiled submodules run eagerly, so that every module's hooks fire.
@@ -51,10 +102,9 @@ def still(
     if statistics not in get_args(Statistics):
         raise ValueError(f"still: statistics must be one of running, batch, got {statistics!r}.")
     root = plain(model)
-    modules = list(root.modules())
-    modes = [module.training for module in modules]
-    norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._NormBase)]
     with ExitStack() as stack:
+        modules = stack.enter_context(modes_restored(root))
+        norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._NormBase)]
         stack.enter_context(torch.inference_mode(False))
         buffers = [
             (module, name, buffer, buffer.detach().clone())
@@ -63,6 +113,8 @@ def still(
             if buffer is not None
         ]
         stack.enter_context(torch.random.fork_rng(devices=_devices(root)))
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 -- a forward may draw from it
         if seed is not None:
             reseed(root, seed)
         stack.enter_context(torch.set_grad_enabled(grad))
@@ -80,8 +132,6 @@ def still(
                     norm.training = True
             yield root
         finally:
-            for module, mode in zip(modules, modes, strict=True):
-                module.training = mode
             with torch.no_grad():
                 for module, name, buffer, before in buffers:
                     module._buffers[name] = buffer
@@ -96,6 +146,8 @@ def reseed(model: nn.Module, seed: int) -> None:
     """
     seed %= 2**63
     torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
     for device in _devices(model):
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
@@ -108,16 +160,25 @@ def attention_weights(model: nn.Module) -> Iterator[None]:
     Hugging Face models use fused attention, which gives no weights: they are switched to the eager form and back.
     ``nn.MultiheadAttention`` is asked for the weights of every head.
     """
+    with ExitStack() as stack:
+        stack.enter_context(switched_to_eager(model))
+        for module in plain(model).modules():
+            if isinstance(module, nn.MultiheadAttention):
+                stack.callback(module.register_forward_pre_hook(_ask_for_weights, with_kwargs=True).remove)
+        yield
+
+
+@contextmanager
+def switched_to_eager(model: nn.Module, but: Collection[str | None] = ("eager",)) -> Iterator[None]:
+    """Hugging Face's models in their eager form of attention, but those in one of these forms."""
     configs: dict[int, Any] = {}
     with ExitStack() as stack:
         for module in plain(model).modules():
             config: Any = getattr(module, "config", None)
-            if hasattr(config, "_attn_implementation") and id(config) not in configs:
+            if id(config) not in configs and getattr(config, "_attn_implementation", "eager") not in but:
                 configs[id(config)] = config
                 stack.callback(setattr, config, "_attn_implementation", config._attn_implementation)
                 config._attn_implementation = "eager"
-            if isinstance(module, nn.MultiheadAttention):
-                stack.callback(module.register_forward_pre_hook(_ask_for_weights, with_kwargs=True).remove)
         yield
 
 
@@ -135,5 +196,5 @@ def _ask_for_weights(
 def _devices(model: nn.Module) -> list[torch.device]:
     if not torch.cuda.is_initialized():  # then nothing can be there, and a deep network need not be walked through
         return []
-    found = {tensor.device for tensor in model.parameters()} | {tensor.device for tensor in model.buffers()}
-    return [device for device in found if device.type == "cuda"]
+    devices = {tensor.device for tensor in itertools.chain(model.parameters(), model.buffers())}
+    return [device for device in devices if device.type == "cuda"]

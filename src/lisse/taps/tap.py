@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -50,11 +51,11 @@ class Tap:
         return int(torch.Size(self.shape).numel())
 
 
-On = Callable[[Tap, Tensor], Tensor | None]
+_On = Callable[[Tap, Tensor], Tensor | None]
 
 
 @contextmanager
-def tapped(model: nn.Module, taps: Iterable[Tap], on: On) -> Iterator[nn.Module]:
+def tapped(model: nn.Module, taps: Iterable[Tap], on: _On) -> Iterator[nn.Module]:
     """Call ``on(tap, activation)`` whenever a tap is reached; yields the module to run.
 
     The activation comes with its samples on axis 0. Where ``on`` returns a tensor, the network goes on with that one in
@@ -68,80 +69,86 @@ def tapped(model: nn.Module, taps: Iterable[Tap], on: On) -> Iterator[nn.Module]
     taps = tuple(taps)
     root = plain(model)
     modules = dict(root.named_modules())
-    by_place: dict[tuple[str, str], list[Tap]] = defaultdict(list)
     for tap in taps:
         if tap.module not in modules:
             raise ValueError(f"tapped: taps must name modules of the model, got {tap.module!r}, which it has not.")
-        by_place[tap.module, tap.side].append(tap)
-    calls: dict[tuple[str, str], int] = defaultdict(int)
-    fired: set[Tap] = set()
-    forwards = 0
+    listening = _Listening(taps, on)
+    with ExitStack() as stack:
+        if any(tap.role == "attention" for tap in taps):
+            stack.enter_context(attention_weights(root))
+        stack.callback(root.register_forward_pre_hook(listening.begin, prepend=True).remove)
+        for site in listening.sites:
+            name, side = site
+            if side == "in":
+                hook = functools.partial(listening.before, site)
+                handle = modules[name].register_forward_pre_hook(hook, with_kwargs=True)
+            else:
+                handle = modules[name].register_forward_hook(functools.partial(listening.after, site))
+            stack.callback(handle.remove)
+        stack.callback(root.register_forward_hook(listening.end).remove)
+        yield root
+        silent = [tap.name for tap in taps if tap not in listening.fired]
+        if listening.forwards and silent:
+            raise RuntimeError(
+                f"tapped: {len(silent)} of {len(taps)} taps never fired: {', '.join(silent[:5])}. "
+                "The forward took another way than when the taps were found."
+            )
 
-    def begin(*_: Any) -> None:
-        calls.clear()
 
-    def end(*_: Any) -> None:
-        nonlocal forwards
-        forwards += 1
-        for place, listening in by_place.items():
-            expected = listening[0].calls
-            if expected and calls[place] > expected:
+_Site = tuple[str, str]
+"""A module's name and a side of it."""
+
+
+class _Listening:
+    """The hooks of one :func:`tapped` block: how often each site was called in this forward, and which taps fired."""
+
+    def __init__(self, taps: Iterable[Tap], on: _On) -> None:
+        self.on = on
+        self.sites: dict[_Site, list[Tap]] = defaultdict(list)
+        for tap in taps:
+            self.sites[tap.module, tap.side].append(tap)
+        self.calls: dict[_Site, int] = defaultdict(int)
+        self.fired: set[Tap] = set()
+        self.forwards = 0
+
+    def begin(self, *_: Any) -> None:
+        self.calls.clear()
+
+    def end(self, *_: Any) -> None:
+        self.forwards += 1
+        for site, taps in self.sites.items():
+            expected = taps[0].calls
+            if expected and self.calls[site] > expected:
                 raise RuntimeError(
-                    f"tapped: {place[0] or 'the model'} must be called {expected} time(s) in a forward, as when its "
-                    f"taps were found, got {calls[place]}. Its depth depends on the data."
+                    f"tapped: {site[0] or 'the model'} must be called {expected} time(s) in a forward, as when its "
+                    f"taps were found, got {self.calls[site]}. Its depth depends on the data."
                 )
 
-    def fire(place: tuple[str, str], structure: Any) -> Any:
-        call = calls[place]
-        calls[place] += 1
-        for tap in by_place[place]:
+    def before(self, site: _Site, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        changed = self._fire(site, (args, kwargs))
+        return None if changed[0] is args and changed[1] is kwargs else changed
+
+    def after(self, site: _Site, _: nn.Module, args: Any, output: Any) -> Any:
+        changed = self._fire(site, output)
+        return None if changed is output else changed
+
+    def _fire(self, site: _Site, structure: Any) -> Any:
+        call = self.calls[site]
+        self.calls[site] += 1
+        for tap in self.sites[site]:
             if tap.call != call:
                 continue
-            value = read(structure, tap.path)
+            value = element_at(structure, tap.path)
             if not isinstance(value, Tensor):
                 raise RuntimeError(
                     f"tapped: {tap.name} gave no tensor at {list(tap.path)}, but {type(value).__name__}. "
                     "Find the taps again with an example of this kind of input."
                 )
-            fired.add(tap)
-            new = on(tap, value.movedim(tap.axis, 0))
+            self.fired.add(tap)
+            new = self.on(tap, value.movedim(tap.axis, 0))
             if new is not None:
-                structure = write(structure, tap.path, new.movedim(0, tap.axis))
+                structure = with_element(structure, tap.path, new.movedim(0, tap.axis))
         return structure
-
-    def before(place: tuple[str, str]) -> Callable[..., Any]:
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            changed = fire(place, (args, kwargs))
-            return None if changed[0] is args and changed[1] is kwargs else changed
-
-        return hook
-
-    def after(place: tuple[str, str]) -> Callable[..., Any]:
-        def hook(_: nn.Module, args: Any, output: Any) -> Any:
-            changed = fire(place, output)
-            return None if changed is output else changed
-
-        return hook
-
-    with ExitStack() as stack:
-        if any(tap.role == "attention" for tap in taps):
-            stack.enter_context(attention_weights(root))
-        stack.callback(root.register_forward_pre_hook(begin, prepend=True).remove)
-        for place in by_place:
-            module = modules[place[0]]
-            if place[1] == "in":
-                handle = module.register_forward_pre_hook(before(place), with_kwargs=True)
-            else:
-                handle = module.register_forward_hook(after(place))
-            stack.callback(handle.remove)
-        stack.callback(root.register_forward_hook(end).remove)
-        yield root
-        silent = [tap.name for tap in taps if tap not in fired]
-        if forwards and silent:
-            raise RuntimeError(
-                f"tapped: {len(silent)} of {len(taps)} taps never fired: {', '.join(silent[:5])}. "
-                "The forward took another way than when the taps were found."
-            )
 
 
 def feed(model: nn.Module, inputs: Any) -> Any:
@@ -188,7 +195,7 @@ def tensors(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
             yield from tensors(getattr(structure, item.name), (*path, item.name))
 
 
-def read(structure: Any, path: Path) -> Any:
+def element_at(structure: Any, path: Path) -> Any:
     """The element that ``path`` leads to, or ``None`` where the structure has no such place."""
     for key in path:
         try:
@@ -199,14 +206,14 @@ def read(structure: Any, path: Path) -> Any:
     return structure
 
 
-def write(structure: Any, path: Path, value: Tensor) -> Any:
+def with_element(structure: Any, path: Path, value: Tensor) -> Any:
     """A copy of the structure with ``value`` at ``path``; what lies beside the path is shared, not copied."""
     if not path:
         return value
-    key, rest = path[0], path[1:]
-    inner = write(read(structure, (key,)), rest, value)
+    key = path[0]
+    inner = with_element(element_at(structure, (key,)), path[1:], value)
     if isinstance(structure, tuple):
-        items = [inner if place == key else item for place, item in enumerate(structure)]
+        items = [inner if index == key else item for index, item in enumerate(structure)]
         return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
     changed = copy.copy(structure)
     if isinstance(structure, (list, Mapping)):

@@ -1,25 +1,41 @@
-"""One traced forward: every call of every module, in order, with what went in and what came out."""
+"""One traced forward: every call of every module, in order, with a sketch of what went in and of what came out."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from lisse.taps.blocks import Call
+from lisse.taps.blocks import Call, Sketch
 from lisse.taps.tap import Path, feed, prepared, tensors
+
+_MOST = 4096  # numbers of each sample that are kept, at random places: a change of 1 in 500 escapes once in 3,000
+_PIECE = 2**20  # numbers in a piece
 
 
 @dataclass
 class Trace:
-    """The calls of one forward, in the order in which they began."""
+    """The calls of one forward of ``samples``, in the order in which they began; no activation is held.
 
+    A place in memory may be another tensor's a moment later. A storage is known by a weak reference instead, and by a
+    number of its own: memory is free all the same, and a reference that has expired is a storage that is gone. Numbers
+    that are kept lie in few large pieces: strewn between activations, they would keep freed memory from being joined.
+    """
+
+    samples: int
     calls: list[Call] = field(default_factory=list)
+    _storages: dict[StorageWeakRef, int] = field(default_factory=dict)
+    _sketches: dict[tuple[Any, ...], Sketch] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _room: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict)
 
     def __getitem__(self, key: tuple[str, int]) -> Call | None:
         return self._index.get(key)
@@ -28,10 +44,42 @@ class Trace:
     def _index(self) -> dict[tuple[str, int], Call]:
         return {(call.module, call.number): call for call in self.calls}
 
+    def sketches(self, structure: Any) -> dict[Path, Sketch]:
+        """What is kept of each tensor in nested tuples, lists and dicts."""
+        return {path: self._sketch(tensor) for path, tensor in tensors(structure)}
 
-def trace(root: nn.Module, inputs: Any) -> Trace:
-    """Run once with a hook on every module; keeps every call's inputs and outputs, hence every address distinct."""
-    found, stack = Trace(), list[Call]()
+    def _sketch(self, tensor: Tensor) -> Sketch:
+        if tensor.is_nested or tensor.layout != torch.strided:
+            return Sketch(() if tensor.is_nested else tuple(tensor.shape), tensor.dtype, strided=False)
+        if not tensor.is_floating_point():
+            return Sketch(tuple(tensor.shape), tensor.dtype)
+        for storage in [storage for storage in self._storages if storage.expired()]:
+            del self._storages[storage]
+        storage = StorageWeakRef(tensor.untyped_storage())
+        if storage not in self._storages:
+            self._storages[storage] = next(self._numbers)
+        address = self._storages[storage], int(tensor.storage_offset()), tensor._version
+        key = *address, tensor.shape, tensor.stride(), tensor.dtype
+        if key not in self._sketches:
+            axes = [axis for axis, size in enumerate(tensor.shape) if size == self.samples]
+            rows = {axis: self._copied(_picked(tensor.movedim(axis, 0).detach())) for axis in axes}
+            total = tensor.detach().sum()
+            self._sketches[key] = Sketch(tuple(tensor.shape), tensor.dtype, True, address, rows, total)
+        return self._sketches[key]
+
+    def _copied(self, rows: Tensor) -> Tensor:
+        """A copy of the numbers, beside those that are kept already."""
+        kind = rows.device, rows.dtype
+        room = self._room.get(kind)
+        if room is None or len(room) < rows.numel():
+            room = rows.new_empty(max(_PIECE, rows.numel()))
+        self._room[kind] = room[rows.numel() :]
+        return room[: rows.numel()].view(rows.shape).copy_(rows)
+
+
+def trace(root: nn.Module, inputs: Any, samples: int) -> Trace:
+    """Run once with a hook on every module; takes the memory of a forward, and a few numbers of each tensor."""
+    traced, stack = Trace(samples), list[Call]()
     numbers: dict[str, int] = defaultdict(int)
     clock = iter(range(1 << 60))
     handles = []
@@ -41,20 +89,17 @@ def trace(root: nn.Module, inputs: Any) -> Trace:
             call = Call(module=name, number=numbers[name], kind=type(module), parent=stack[-1] if stack else None)
             call.weighted = _weighted(module)
             call.listed = name.rpartition(".")[0] in lists
-            call.begin, call.inputs = next(clock), (args, kwargs)
-            call.address_in = _address(_first_floating(call.inputs))
-            call.versions_in = _versions(call.inputs)
+            call.begin, call.inputs = next(clock), traced.sketches((args, kwargs))
             numbers[name] += 1
-            found.calls.append(call)
+            traced.calls.append(call)
             stack.append(call)
 
         return hook
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         call = stack.pop()
-        call.end, call.output = next(clock), output
-        call.address_out = _address(_first_floating(output))
-        call.versions_out = _versions(output)
+        call.end, call.output = next(clock), traced.sketches(output)
+        call.stochastic = [path for path, tensor in tensors(output) if path and _stochastic(tensor)]
 
     modules = dict(root.named_modules())
     lists = {name for name, module in modules.items() if isinstance(module, nn.ModuleList)}
@@ -68,14 +113,45 @@ def trace(root: nn.Module, inputs: Any) -> Trace:
             raise TypeError(
                 "find: model must be an nn.Module in Python, got a TorchScript one: load the original."
             ) from error
-        said = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         raise RuntimeError(
-            f"find: model must run on two and on three samples of the data, got {type(error).__name__}: {said}"
+            f"find: model must run on two and on three samples of the data, got {type(error).__name__}: {reason}"
+            f"{_advice(root, inputs, error)}"
         ) from error
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return traced
+
+
+def _advice(root: nn.Module, inputs: Any, error: Exception) -> str:
+    """What would help a model that does not run on its data; empty where that is not known."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return (
+            ". Two samples are more than the device has room for: take half the precision (?dtype=bfloat16), several "
+            "devices (?device_map=auto), shorter texts (?length=) or smaller images."
+        )
+    lengths = [value.shape[1] for _, value in tensors(inputs) if value.ndim == 2 and not value.is_floating_point()]
+    rooms = [
+        module.num_embeddings - getattr(module, "offset", 0) - (1 + module.padding_idx if module.padding_idx else 0)
+        for name, module in root.named_modules()
+        if isinstance(module, nn.Embedding) and ("position" in name or name.rpartition(".")[2] == "wpe")
+    ]
+    if lengths and rooms and max(lengths) > min(rooms):
+        return (
+            f". Its texts have {max(lengths)} tokens and the model has positions for {min(rooms)}: cut them by "
+            f"?length={min(rooms)} in the data's spec."
+        )
+    if isinstance(error, TypeError) and isinstance(inputs, Mapping):
+        parameters = inspect.signature(root.forward).parameters.values()
+        names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        if set(inputs) - set(names):
+            return (
+                f". A dict is given by name: its keys are {', '.join(map(str, inputs))}, and forward takes "
+                f"{', '.join(names) or 'nothing by name'}. Rename the keys, give (inputs, targets), or wrap a model "
+                "that takes the whole batch: def forward(self, **batch): return self.model(batch)."
+            )
+    return ""
 
 
 def samples_of(example: Any, count: int) -> Any:
@@ -97,27 +173,29 @@ def samples_of(example: Any, count: int) -> Any:
     )
 
 
-def _first_floating(structure: Any) -> Tensor | None:
-    return next((tensor for _, tensor in tensors(structure) if tensor.is_floating_point()), None)
+def _picked(rows: Tensor) -> Tensor:
+    """Numbers ``[n, s]`` of each sample: all where they are few, else at random places, the same of every forward."""
+    width = rows[0].numel()
+    if width <= _MOST:
+        return rows.flatten(1) if rows.ndim > 1 else rows[:, None]
+    picks = torch.randint(width, (_MOST,), generator=torch.Generator().manual_seed(width)).to(rows.device)
+    index: Any = torch.unravel_index(picks, rows.shape[1:])
+    return rows[:, *index]
 
 
-def _versions(structure: Any) -> dict[Path, int]:
-    """How often each tensor had been written to in place: a tensor of another version is no longer what it was."""
-    return {path: tensor._version for path, tensor in tensors(structure)}
-
-
-def _address(tensor: Tensor | None) -> tuple[int, int] | None:
-    """Where a tensor lies: equal for a tensor and its reshaped views, so that a flatten in between changes nothing."""
-    if tensor is None or tensor.is_nested or tensor.layout != torch.strided or tensor.numel() == 0:
-        return None
-    return tensor.data_ptr(), tensor.numel()
+def _stochastic(tensor: Tensor) -> bool:
+    """Whether this is ``[n, heads, queries, keys]`` with rows that are probabilities."""
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.ndim != 4 or not tensor.is_floating_point():
+        return False
+    sums = tensor.sum(-1, dtype=None if tensor.device.type == "mps" else torch.float64)
+    return bool((tensor >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
 
 
 def _weighted(module: nn.Module) -> bool:
     """Has a matrix or kernel of its own: a norm's scale does not count, a parametrised weight does."""
     if isinstance(module, (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)):
         return False
-    own: list[Any] = list(module.parameters(recurse=False))
+    weights: list[Any] = list(module.parameters(recurse=False))
     if nn.utils.parametrize.is_parametrized(module):
-        own.append(getattr(module, "weight", None))
-    return any(isinstance(weight, Tensor) and weight.ndim >= 2 for weight in own)
+        weights.append(getattr(module, "weight", None))
+    return any(isinstance(weight, Tensor) and weight.ndim >= 2 for weight in weights)

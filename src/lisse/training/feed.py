@@ -15,7 +15,7 @@ from lisse.data.augmentation import CropFlip
 Augment = CropFlip | Callable[[Tensor], Tensor]
 
 # Of the device's free memory, what the data may take at most; larger data stay with the host.
-SHARE = 0.5
+MEMORY_SHARE = 0.5
 
 
 def keyed(seed: int, purpose: str, index: int) -> int:
@@ -48,28 +48,28 @@ class Feed:
     ) -> None:
         self.count, self.seed, self.device, self.dtype = len(data), seed, device, dtype
         self.crops, self.rank, self.world = crops, rank, world
-        self.whole = batch is None
+        self.full = batch is None
         self.batch = self.count if batch is None else min(batch, self.count)
-        rest = self.count % self.batch
-        self.steps = self.count // self.batch + (rest >= max(2, world))
+        remainder = self.count % self.batch
+        self.steps = self.count // self.batch + (remainder >= max(2, world))
         self.used = min(self.count, self.steps * self.batch)
         parts = data.inputs if isinstance(data.inputs, dict) else {"": data.inputs}
-        self.named = isinstance(data.inputs, dict)
-        self.images = not self.named and parts[""].ndim == 4
+        self.keyed_inputs = isinstance(data.inputs, dict)
+        self.images = not self.keyed_inputs and parts[""].ndim == 4
         self.bytes = {
             key for key, part in parts.items() if part.dtype == torch.uint8 and part.ndim >= (3 if key else 1)
         }
-        self.resident = device.type == "cpu" or fits(data, device, self.crops)
+        self.resident = device.type == "cpu" or has_room(data, device, self.crops)
         self.last = self.images and (channels_last or crops is not None)
         self.contiguous = crops is not None and not channels_last
         home = device if self.resident else torch.device("cpu")
-        self.parts = {key: self._kept(part.to(home)) for key, part in parts.items()}
+        self.parts = {key: self._stored(part.to(home)) for key, part in parts.items()}
         self.targets = None if data.targets is None else data.targets.to(home)
         self._epoch = -1
         self._order: Tensor | None = None
         self._draws: Tensor | None = None
 
-    def _kept(self, part: Tensor) -> Tensor:
+    def _stored(self, part: Tensor) -> Tensor:
         if part.is_floating_point() and part.dtype != self.dtype:
             part = part.to(self.dtype)
         if not self.images or not self.last:
@@ -86,17 +86,17 @@ class Feed:
             self._begin(epoch)
         start = k * self.batch
         stop = min(start + self.batch, self.count)
-        mine = slice(start + self.rank, stop, self.world)
-        rows = None if self._order is None else self._order[mine]
+        share = slice(start + self.rank, stop, self.world)
+        rows = None if self._order is None else self._order[share]
         if rows is None and (self.world > 1 or self.crops is not None):
             rows = torch.arange(start + self.rank, stop, self.world, device=self._home())
-        inputs: Any = {key: self._batch(key, part, rows, mine) for key, part in self.parts.items()}
+        inputs: Any = {key: self._batch(key, part, rows, share) for key, part in self.parts.items()}
         targets = None if self.targets is None else self._moved(_rows(self.targets, rows))
-        return Batch(inputs if self.named else inputs[""], targets, start)
+        return Batch(inputs if self.keyed_inputs else inputs[""], targets, start)
 
     def _begin(self, epoch: int) -> None:
         home = self._home()
-        if not self.whole:
+        if not self.full:
             generator = torch.Generator().manual_seed(keyed(self.seed, "order", epoch))
             self._order = torch.randperm(self.count, generator=generator).to(home)
         if self.crops is not None:
@@ -104,11 +104,11 @@ class Feed:
             self._draws = self.crops.draws(self.count, generator=generator).to(home)
         self._epoch = epoch
 
-    def _batch(self, key: str, part: Tensor, rows: Tensor | None, mine: slice) -> Tensor:
+    def _batch(self, key: str, part: Tensor, rows: Tensor | None, share: slice) -> Tensor:
         if self.crops is not None:
             assert rows is not None
             assert self._draws is not None
-            value = self.crops.cut(part, rows, self._draws[:, mine])
+            value = self.crops.cut(part, rows, self._draws[:, share])
         else:
             value = _rows(part, rows)
             value = value.permute(0, 3, 1, 2) if self.last else value
@@ -132,7 +132,7 @@ def _rows(part: Tensor, rows: Tensor | None) -> Tensor:
     return part if rows is None else part.index_select(0, rows)
 
 
-def fits(data: Dataset, device: torch.device, crops: CropFlip | None = None) -> bool:
+def has_room(data: Dataset, device: torch.device, crops: CropFlip | None = None) -> bool:
     """Whether the data may stay on the device: in its memory, with room for the work."""
     parts = list(data.inputs.values()) if isinstance(data.inputs, dict) else [data.inputs]
     needed = float(sum(part.numel() * part.element_size() for part in parts))
@@ -142,4 +142,4 @@ def fits(data: Dataset, device: torch.device, crops: CropFlip | None = None) -> 
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
-    return needed < SHARE * free
+    return needed < MEMORY_SHARE * free

@@ -7,28 +7,28 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
+import hashlib
 import io
 import json
 import math
 import os
-import re
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from lisse.profile_file.container import writing
-from lisse.training.checkpoint import load_model_tensors, read_checkpoint, write_checkpoint
-from lisse.training.result import Log
+from lisse.identity import hash_tensor
+from lisse.profile_file.replacement import remove_left, write_tensors, writing
+from lisse.training.result import Log, Score, Status
 
 KEPT = 2
-_LEFT = re.compile(r"\.((config|result)\.json|log\.csv|(model|last-good|step-\d+)\.safetensors)\.[0-9a-f]{8,16}\.tmp")
 
 
 class Folder:
-    """``out`` of a training, opened by :meth:`held`."""
+    """``out`` of a training, opened by :meth:`lock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class Folder:
     # -- who may write ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Make the folder and hold it: a second process gets an error. The system lets go when a process dies."""
         self.path.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
@@ -58,9 +58,8 @@ class Folder:
                     f"train: out must not be in use, got {self.path}, where another training is writing. Wait for it, "
                     "or choose another folder."
                 ) from error
-            for left in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")):
-                if _LEFT.fullmatch(left.name):  # of a process that was killed while it wrote
-                    left.unlink(missing_ok=True)
+            for folder in (self.path, self.checkpoints):
+                remove_left(folder)  # of a process that was killed while it wrote
             yield
         finally:
             os.close(handle)
@@ -71,17 +70,19 @@ class Folder:
         """Write what the run is, or check that the run that is here is the same one."""
         file = self.path / "config.json"
         if not file.exists():
-            for there in (self.final, self.checkpoints):
-                if there.exists():
+            for path in (self.final, self.checkpoints):
+                if path.exists():
                     raise FileExistsError(
-                        f"train: out must be a new folder or that of a run, got {self.path}, which holds {there.name} "
+                        f"train: out must be a new folder or that of a run, got {self.path}, which holds {path.name} "
                         "but no config.json. Choose another folder."
                     )
             _write_json(file, config)
             return
         try:
             before = json.loads(file.read_text("utf-8"))
-        except ValueError as error:
+            if not isinstance(before, dict):
+                raise ValueError("no object")
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"train: {file} must be JSON, got a damaged file. Choose another folder.") from error
         differing = differences(before, json.loads(json.dumps(config)))
         if differing:
@@ -94,7 +95,10 @@ class Folder:
 
     def begun_weights(self) -> Any:
         """The hash of the weights that the run of this folder began with."""
-        return json.loads((self.path / "config.json").read_text("utf-8"))["model"].get("weights")
+        try:
+            return json.loads((self.path / "config.json").read_text("utf-8"))["model"]["weights"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None  # :meth:`begin` says that it is damaged
 
     # -- where it stands -------------------------------------------------------------------------------------------
 
@@ -105,15 +109,15 @@ class Folder:
             write_checkpoint(self._checkpoint(step), tensors, {"step": step, **document})
         except OSError as error:
             raise self._no_room(error) from error
-        found = self._found()
-        here = found.index(self._checkpoint(step))
-        for path in (*found[:here], *found[here + KEPT :]):
+        checkpoints = self._files()
+        index = checkpoints.index(self._checkpoint(step))
+        for path in (*checkpoints[:index], *checkpoints[index + KEPT :]):
             path.unlink(missing_ok=True)
 
     def latest(self) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
         """The newest whole checkpoint (tensors, document) and complaints about newer ones; ``None`` without any."""
         complaints: list[str] = []
-        for path in self._found():
+        for path in self._files():
             try:
                 tensors, document = read_checkpoint(path)
             except ValueError as error:
@@ -126,9 +130,9 @@ class Folder:
 
     def newest(self) -> Path | None:
         """The file of the newest checkpoint."""
-        return next(iter(self._found()), None)
+        return next(iter(self._files()), None)
 
-    def _found(self) -> list[Path]:
+    def _files(self) -> list[Path]:
         return sorted(self.checkpoints.glob("step-*.safetensors"), reverse=True)
 
     def _checkpoint(self, step: int) -> Path:
@@ -136,11 +140,11 @@ class Folder:
 
     def _no_room(self, error: OSError) -> OSError:
         newest = self.newest()
-        kept = f"The last good checkpoint, {newest}, is safe" if newest else "No checkpoint was written yet"
+        comfort = f"The last good checkpoint, {newest}, is safe" if newest else "No checkpoint was written yet"
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "os error 28" in str(error).lower()
         why = "the disk is full" if full or "No space" in str(error) else (error.strerror or str(error))
         return OSError(
-            f"train: out must have room for a checkpoint, got {self.path}: {why}. {kept}: make room and repeat the "
+            f"train: out must have room for a checkpoint, got {self.path}: {why}. {comfort}: make room and repeat the "
             "command."
         )
 
@@ -181,6 +185,10 @@ class Folder:
         ]
         return Log(columns, rows)
 
+    def log_digest(self) -> str:
+        """A hash of the log as it is on the disk."""
+        return hashlib.blake2b(self.log_file.read_bytes(), digest_size=12).hexdigest()
+
     # -- the weights -----------------------------------------------------------------------------------------------
 
     def save_model(self, model: nn.Module, path: Path) -> None:
@@ -215,25 +223,29 @@ class Folder:
     def ended(self) -> dict[str, Any] | None:
         """How the run ended, or ``None``."""
         file = self.path / "result.json"
-        if not file.exists():
-            return None
-        found = json.loads(file.read_text("utf-8"))
-        return found if isinstance(found, dict) else None
+        try:
+            result = json.loads(file.read_text("utf-8"))
+            states = result["status"] in get_args(Status) and isinstance(result["weights"], str)
+            numbers = [result[key] for key in ("step", "steps", "epoch", "epochs", "seconds")]
+            Score(**(result["test"] or {"loss": 0.0, "n": 0}))
+        except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
+            return None  # a damaged one: the run ends again, from its last checkpoint
+        return result if states and all(isinstance(number, (int, float)) for number in numbers) else None
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> list[str]:
     """``name = old instead of new`` for everything that differs; what starts with an underscore is only information."""
-    found = []
-    for key in dict.fromkeys((*before, *now)):
+    lines = []
+    for key in dict.fromkeys((*before, *after)):
         if key.startswith("_"):
             continue
         name = f"{where}{key}"
-        old, new = before.get(key), now.get(key)
+        old, new = before.get(key), after.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += differences(old, new, f"{name} ")
+            lines += differences(old, new, f"{name} ")
         elif old != new:
-            found.append(f"{name} = {_short(old)} instead of {_short(new)}")
-    return found
+            lines.append(f"{name} = {_short(old)} instead of {_short(new)}")
+    return lines
 
 
 def _short(value: Any) -> str:
@@ -252,3 +264,90 @@ def _number(column: str, text: str) -> float:
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     with writing(path) as file:
         file.write((json.dumps(value, indent=1) + "\n").encode())
+
+
+class Board:
+    """Writes rows of the log as scalars; a resumed run takes back what was written after its checkpoint."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError(
+                'train: tensorboard must be installed for tensorboard=True, got none. pip install "lisse[tensorboard]"'
+            ) from error
+        self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def __call__(self, row: Mapping[str, float]) -> None:
+        """Write one epoch's row at its step."""
+        for name, value in row.items():
+            if name != "step":
+                self.writer.add_scalar(name, value, int(row["step"]))
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        self.writer.close()
+
+
+# A checkpoint is one file that holds a whole moment of a run: weights, optimiser, position and log. Tensors with JSON
+# in their header, so that the two cannot disagree; never a pickle. The header has a digest of both: one flipped bit
+# would else go on silently, to other weights. Files of format 1 have none.
+_FORMAT = 2
+_KEY = "lisse-training"
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> None:
+    """Tensors and document in one file: ``path`` is whole or not there at all."""
+    content = {"format": _FORMAT, **document}
+    write_tensors(path, tensors, lambda written: {_KEY: json.dumps({**content, "digest": _digest(written, content)})})
+
+
+def _digest(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> str:
+    digest = hashlib.blake2b(json.dumps(document).encode(), digest_size=20)
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}\n".encode())
+        hash_tensor(digest, tensors[name])
+    return digest.hexdigest()
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the document of a file that :func:`write_checkpoint` wrote; a ``ValueError`` if it is none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(_KEY, "")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a dict
+        document = json.loads(text)
+    except (SafetensorError, ValueError, RuntimeError, RecursionError) as error:
+        raise ValueError(f"train: {path} must be a checkpoint of a training, got a damaged file ({error}).") from error
+    if not isinstance(document, dict) or document.get("format") not in (1, _FORMAT):
+        raise ValueError(f"train: {path} must be a checkpoint of a training of this version, got another.")
+    if document.pop("digest", None) != _digest(tensors, document) and document["format"] == _FORMAT:
+        raise ValueError(f"train: {path} must be a checkpoint as it was written, got a damaged file (digest).")
+    return tensors, document
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The weights and buffers of a model, as ``model/NAME``."""
+    return {f"model/{name}": value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy what :func:`model_tensors` gave into a model of the same architecture."""
+    weights = {name.removeprefix("model/"): value for name, value in tensors.items() if name.startswith("model/")}
+    state = model.state_dict()
+    addresses = {(state[name].data_ptr(), tuple(state[name].shape)) for name in weights if name in state}
+    missing = [
+        name for name, value in state.items()
+        if name not in weights and isinstance(value, Tensor)
+        and value.numel() and (value.data_ptr(), tuple(value.shape)) not in addresses
+    ]  # fmt: skip
+    wrong = [name for name, value in weights.items() if name not in state or state[name].shape != value.shape]
+    if missing or wrong:
+        raise ValueError(
+            f"train: model must be that of the run's checkpoint, got another architecture "
+            f"({', '.join((missing + wrong)[:4])} differ). Choose another folder with out=…"
+        )
+    model.load_state_dict(weights, strict=False)

@@ -17,13 +17,13 @@ def head_of(model: nn.Module, name: str | None = None) -> tuple[str, nn.Module]:
     modules = dict(root.named_modules())
     if name is not None:
         if name not in modules or not any(True for _ in modules[name].parameters()):
-            linear = [known for known, module in modules.items() if isinstance(module, nn.Linear)]
+            linear = [key for key, module in modules.items() if isinstance(module, nn.Linear)]
             raise ValueError(
                 f"train: head must name a module with parameters, got {name!r}. Linear layers: "
                 f"{', '.join(linear[-4:]) or 'none'}."
             )
         return name, modules[name]
-    linear = [known for known, module in modules.items() if isinstance(module, nn.Linear)]
+    linear = [key for key, module in modules.items() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError(
             f"train: model must have a linear classifier for a head, got {type(root).__name__} without any linear "

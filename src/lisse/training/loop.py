@@ -10,23 +10,25 @@ import torch
 from torch import Tensor
 
 from lisse import taps
+from lisse.data import Batch, Dataset
+from lisse.maths.intervals import share_interval
+from lisse.networks.answers import hits
+from lisse.networks.attack import Adversary
 from lisse.progress import Event, Listener
-from lisse.training.board import Board
-from lisse.training.checkpoint import load_model_tensors, model_tensors
-from lisse.training.evaluation import Evaluation
-from lisse.training.feed import Feed, keyed
-from lisse.training.folder import Folder
-from lisse.training.moment import Moment, When
-from lisse.training.optimiser import load_state, optimiser_for, state_tensors
-from lisse.training.plan import Plan, weights_digest
-from lisse.training.result import Log, Score, Training
-from lisse.training.schedule import rate_factor
+from lisse.training.feed import Feed, has_room, keyed
+from lisse.training.folder import Board, Folder, load_model_tensors, model_tensors
+from lisse.training.optimiser import load_state, optimiser_for, rate_factor, state_tensors
+from lisse.training.overfitting import WATCHED, Watchtower
+from lisse.training.plan import TrainingPlan, weights_digest
+from lisse.training.result import Log, Moment, Score, Status, Training, When
 
 # Where reading a number waits for the device or for other processes, it is done once in so many steps, or as many as
 # take so many seconds.
 LOOK, PATIENCE = 50, 1.0
+# A network that is kept Lipschitz is brought back as often as this, and at the ends of epochs.
+CAP_EVERY = 8
 # Checkpoints at the ends of short epochs take at most this share of the time.
-SHARE = 0.05
+CHECKPOINT_SHARE = 0.05
 
 
 class Loop:
@@ -34,7 +36,7 @@ class Loop:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: TrainingPlan,
         fabric: Any,
         folder: Folder | None,
         tell: Listener | None,
@@ -53,19 +55,21 @@ class Loop:
         penalties = [penalty.name for penalty in plan.reader.penalties] if plan.reader else []
         self.columns = ["loss", *(["total", *penalties] if penalties else []), *(["accuracy"] if plan.labels else [])]
         tested = ["test_loss", *(["test_accuracy"] if plan.labels else [])] if plan.test is not None else []
-        self.log = Log(["epoch", "step", *self.columns, "lr", "seconds", *tested])
+        watched = WATCHED if isinstance(plan.lesson, Adversary) else ()
+        self.log = Log(["epoch", "step", *self.columns, "lr", "seconds", *tested, *watched])
         self.sums = [0.0] * len(self.columns)  # over the samples of this epoch so far
-        self.seen = 0
+        self.counted = 0
         self.pending: list[tuple[list[Tensor], int, int]] = []  # steps that were not looked at yet
         self.latest: dict[str, float] = {}
         self.score: Score | None = None
         self.bad: int | None = None
+        self.collapse = ""
         # On a CPU of our own, a number costs nothing to read.
         self.look_every = 1 if self.device.type == "cpu" and self.world == 1 else LOOK
         self.look_at = 0  # the step after which to look next
         self.saved_at = self.told_at = self.said_at = self.looked_at = -math.inf
         self.save_cost = 0.0
-        self.begun = time.monotonic()
+        self.started = time.monotonic()
         self._prepare(channels_last)
         first = fabric.is_global_zero and folder is not None
         self.board = Board(folder.tensorboard, self.step) if tensorboard and first and folder is not None else None
@@ -83,7 +87,6 @@ class Loop:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = optimiser_for(self.model, self.recipe, self.plan.head, self.device)
         self.network, self.stepper = self.fabric.setup(self.model, self.optimiser)
-        self.modules = list(self.model.modules())
         weight = next(p for p in self.model.parameters() if p.is_floating_point())
         true = self.fabric.strategy.precision.convert_input(torch.zeros(1, dtype=torch.get_default_dtype())).dtype
         dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else true
@@ -93,20 +96,23 @@ class Loop:
         )  # fmt: skip
         self.steps = self.feed.steps * self.recipe.epochs
         self.evaluation = Evaluation(self.fabric, self.plan, dtype, last)
+        lesson, samples = self.plan.lesson, self.plan.test or self.plan.data
+        self.tower = Watchtower(lesson, samples, self.device, dtype) if isinstance(lesson, Adversary) else None
         self._restore()
+        self.good, self.good_step = self._weights(), self.step
         if self.world > 1:
             self.fabric.barrier()
 
     def _restore(self) -> None:
-        found = None if self.folder is None else self.folder.latest()
+        latest = None if self.folder is None else self.folder.latest()
         if self.world > 1:
             self.fabric.barrier()  # all have read before one writes
-        if found is None:
+        if latest is None:
             if self.folder is not None and self.fabric.is_global_zero:
                 self.folder.rewrite_log(self.log)
                 self._save()
             return
-        tensors, document, complaints = found
+        tensors, document, complaints = latest
         for complaint in complaints:
             self._say(complaint, level="warning")
         load_model_tensors(self.model, tensors)
@@ -115,7 +121,7 @@ class Loop:
             self.fabric.strategy.precision.load_state_dict(document["precision"])
         self.step = self.resumed = int(document["step"])
         self.seconds_before = float(document["seconds"])
-        self.sums, self.seen = [float(value) for value in document["sums"]], int(document["seen"])
+        self.sums, self.counted = [float(value) for value in document["sums"]], int(document["seen"])
         for values in tensors["log/rows"].tolist():
             row = {name: value for name, value in zip(self.log.columns, values, strict=True) if not math.isnan(value)}
             self.log.append({**row, "epoch": int(row["epoch"]), "step": int(row["step"])})
@@ -137,8 +143,8 @@ class Loop:
                 self.board.close()
 
     def _run(self) -> Training:
-        self.begun = time.monotonic()
-        self.saved_at = self.looked_at = self.begun
+        self.started = time.monotonic()
+        self.saved_at = self.looked_at = self.started
         self._call("start")
         per_epoch = self.feed.steps
         while self.step < self.steps:
@@ -153,6 +159,8 @@ class Loop:
             self._call("step")
             if last:
                 self._end_epoch(epoch)
+                if self.collapse:
+                    return self._collapsed()
             if looked and self._due(last):
                 self._save()
             if looked:
@@ -169,35 +177,64 @@ class Loop:
         _seed(keyed(plan.seed, f"step of process {self.fabric.global_rank}", self.step), self.device)
         for augment in plan.augment:
             batch = batch._replace(inputs=augment(batch.inputs))  # type: ignore[arg-type]
+        y = batch.targets
+        if plan.lesson is not None:
+            assert isinstance(batch.inputs, Tensor)
+            with self.fabric.strategy.precision.forward_context():
+                views = plan.lesson.views(self.model, batch.inputs, y)
+            assert y is not None
+            batch = batch._replace(inputs=views, targets=y.repeat(len(views) // len(y)))
         if reader is None:
-            output, own = plan.outcome(self.network, batch.inputs)
-            total = task = plan.loss(output, batch.targets) if own is None else own
+            output, inner = plan.outcome(self.network, batch.inputs)
+            total = task = self._task(output, inner, y)
             values = [task]
         else:
-            with reader.reading() as seen:
-                output, own = plan.outcome(self.network, batch.inputs)
-            task = plan.loss(output, batch.targets) if own is None else own
-            found = reader.values(seen, batch)
+            if reader.inputs:
+                assert isinstance(batch.inputs, Tensor)
+                batch = batch._replace(inputs=batch.inputs.detach().requires_grad_())
+            with reader.reading() as activations:
+                if reader.inputs:
+                    output, inner = self._outcome_with_slopes(batch.inputs)
+                else:
+                    output, inner = plan.outcome(self.network, batch.inputs)
+            task = self._task(output, inner, y)
+            penalties = reader.values(activations, output, batch)
             total = task
-            for penalty, value in zip(reader.penalties, found, strict=True):
+            for penalty, value in zip(reader.penalties, penalties, strict=True):
                 total = total + penalty.weight * value
-            values = [task, total, *found]
+            values = [task, total, *penalties]
         if self.look_every == 1 and not math.isfinite(total.item()):
             self.bad = self.step + 1
             return
         self.stepper.zero_grad(set_to_none=True)
-        mine = len(batch.targets) if batch.targets is not None else _count(batch.inputs)
+        count = len(y) if y is not None else _count(batch.inputs)
         # Processes are averaged with equal weights; where their shares differ, the loss makes up for it.
-        even = mine * self.world == size
-        self.fabric.backward(total if even else total * (mine * self.world / size))
+        even = count * self.world == size
+        self.fabric.backward(total if even else total * (count * self.world / size))
         if self.recipe.clip is not None:
             self.fabric.clip_gradients(self.network, self.stepper, max_norm=self.recipe.clip, error_if_nonfinite=False)
         self.stepper.step()
+        if plan.cap is not None and ((self.step + 1) % CAP_EVERY == 0 or k == self.feed.steps - 1):
+            plan.cap.keep()
         with torch.no_grad():
-            kept = [value.detach() for value in values]
-            if plan.labels:
-                kept.append((output.argmax(1) == batch.targets).sum())
-            self.pending.append((kept, mine, size))
+            numbers = [value.detach() for value in values]
+            if plan.labels and y is not None:
+                numbers.append(hits(output[: len(y)], y).sum())  # of several views, the first
+            self.pending.append((numbers, count, size))
+
+    def _outcome_with_slopes(self, inputs: Any) -> tuple[Any, Tensor | None]:
+        """As Fabric runs the network, but for its watch that nothing but its own backward goes back through it."""
+        precision = self.fabric.strategy.precision
+        with precision.forward_context():
+            output, inner = self.plan.outcome(self.network._forward_module, precision.convert_input(inputs))
+        return precision.convert_output(output), inner
+
+    def _task(self, output: Any, inner: Tensor | None, y: Any) -> Tensor:
+        """The loss before penalties."""
+        if inner is not None:
+            return inner
+        lesson = self.plan.lesson
+        return self.plan.loss(output, y) if lesson is None else lesson.task(output, y, self.plan.loss)
 
     def _look(self) -> bool:
         """Read what the last steps gave; false if a loss was not finite."""
@@ -207,7 +244,7 @@ class Loop:
         rows = torch.stack([value.float() for values, _, _ in self.pending for value in values])
         rows = rows.reshape(len(self.pending), len(self.columns))
         losses = len(self.columns) - self.plan.labels
-        shares = torch.tensor([mine for _, mine, _ in self.pending], dtype=rows.dtype).to(rows.device)
+        shares = torch.tensor([count for _, count, _ in self.pending], dtype=rows.dtype).to(rows.device)
         rows[:, :losses] *= shares[:, None]  # means over samples; right answers are sums already
         if self.world > 1:
             rows = self.fabric.all_reduce(rows, reduce_op="sum")
@@ -216,25 +253,25 @@ class Loop:
         table = rows.tolist()  # waits for the device
         if self.look_every > 1:
             self._pace()
-        for place, (row, (_, _, size)) in enumerate(zip(table, self.pending, strict=True)):
+        for index, (row, (_, _, size)) in enumerate(zip(table, self.pending, strict=True)):
             if not math.isfinite(row[total]):
-                self.bad = first + place + 1
+                self.bad = first + index + 1
                 return False
             self.sums = [a + b for a, b in zip(self.sums, row, strict=True)]
-            self.seen += size
+            self.counted += size
         size = self.pending[-1][2]
         self.latest = dict(zip(self.columns, (value / size for value in row), strict=True))
         self.latest["lr"] = self.optimiser.param_groups[0]["lr"]
         self.pending.clear()
-        now = time.monotonic()
-        if self.tell is not None and (now - self.told_at > 0.2 or self.step == self.steps):
-            self.told_at = now
+        instant = time.monotonic()
+        if self.tell is not None and (instant - self.told_at > 0.2 or self.step == self.steps):
+            self.told_at = instant
             per_epoch = self.feed.steps
-            done = self.step // per_epoch * self.feed.used + min(
+            samples = self.step // per_epoch * self.feed.used + min(
                 self.step % per_epoch * self.feed.batch, self.feed.used
             )
             unit = "images" if self.feed.images else "samples"
-            self.tell(Event("train", done, self.recipe.epochs * self.feed.used, unit))
+            self.tell(Event("train", samples, self.recipe.epochs * self.feed.used, unit))
         return True
 
     def _pace(self) -> None:
@@ -247,7 +284,7 @@ class Loop:
 
     def _end_epoch(self, epoch: int) -> None:
         row: dict[str, float] = {"epoch": epoch + 1, "step": self.step}
-        row |= {name: value / self.seen for name, value in zip(self.columns, self.sums, strict=True)}
+        row |= {name: value / self.counted for name, value in zip(self.columns, self.sums, strict=True)}
         row |= {"lr": self.optimiser.param_groups[0]["lr"], "seconds": self._seconds()}
         final = self.step == self.steps
         if self.plan.test is not None and (final or (epoch + 1) % self.test_every == 0):
@@ -255,22 +292,46 @@ class Loop:
             row["test_loss"] = self.score.loss
             if self.score.accuracy is not None:
                 row["test_accuracy"] = self.score.accuracy
-        self.sums, self.seen = [0.0] * len(self.columns), 0
+        if self.tower is not None and (final or (epoch + 1) % self.tower.every(self.feed.used) == 0):
+            row |= self._watched()
+        self.sums, self.counted = [0.0] * len(self.columns), 0
         self.log.append(row)
         self.latest = dict(row)
         if self.folder is not None and self.fabric.is_global_zero:
             self.folder.append_log(self.log)
         if self.board is not None:
             self.board(row)
-        now = time.monotonic()
-        if self.tell is not None and (final or now - self.said_at > 2):
-            self.said_at = now
+        instant = time.monotonic()
+        if self.tell is not None and (final or instant - self.said_at > 2):
+            self.said_at = instant
             parts = [f"loss {row['loss']:.4g}"]
             parts += [f"accuracy {row['accuracy']:.2%}"] if "accuracy" in row else []
             parts += [f"test accuracy {row['test_accuracy']:.2%}"] if "test_accuracy" in row else []
             parts += [f"test loss {row['test_loss']:.4g}"] if {"test_loss"} <= row.keys() and len(parts) < 3 else []
             self._say(f"epoch {epoch + 1} of {self.recipe.epochs}: {', '.join(parts)}")
         self._call("epoch")
+
+    def _weights(self) -> dict[str, Tensor]:
+        """A copy of the weights, under an adversary alone: what a collapse goes back to."""
+        if self.tower is None:
+            return {}
+        return {name: value.detach().clone() for name, value in model_tensors(self.model).items()}
+
+    def _watched(self) -> dict[str, float]:
+        """The accuracies of the watchtower; a collapse is remembered, weights that held are kept."""
+        assert self.tower is not None
+        usual, harder = self.tower.accuracies(taps.plain(self.model))
+        if self.world > 1:  # all have to come to the same end
+            usual, harder = self.fabric.broadcast((usual, harder))
+        if self.tower.collapsed(usual, harder):
+            self.collapse = (
+                f"catastrophic overfitting by step {self.step:,} of {self.steps:,}: accuracy {usual:.2f} under the "
+                f"training's own adversary, {harder:.2f} under PGD. Train with pgd or trades, or at a smaller eps; the "
+                f"weights are those of step {self.good_step:,}"
+            )
+        else:
+            self.good, self.good_step = self._weights(), self.step
+        return dict(zip(WATCHED, (usual, harder), strict=True))
 
     def _call(self, when: When) -> None:
         if not self.plan.callbacks or not self.fabric.is_global_zero:
@@ -279,13 +340,9 @@ class Loop:
             model=self.model, when=when, step=self.step, steps=self.steps, epoch=self.step / self.feed.steps,
             epochs=self.recipe.epochs, out=None if self.folder is None else self.folder.path, log=dict(self.latest),
         )  # fmt: skip
-        modes = [module.training for module in self.modules]
-        for callback in self.plan.callbacks:
-            callback(moment)
-        # Setting an attribute of a module is slow, and most callbacks change none.
-        for module, mode in zip(self.modules, modes, strict=True):
-            if module.training != mode:
-                module.training = mode
+        with taps.modes_restored(self.model):
+            for callback in self.plan.callbacks:
+                callback(moment)
 
     # -- what is kept ------------------------------------------------------------------------------------------------
 
@@ -293,31 +350,35 @@ class Loop:
         if self.folder is None:
             return False
         since = time.monotonic() - self.saved_at
-        due = self.step == self.steps or since >= self.checkpoint_seconds or (last and since * SHARE >= self.save_cost)
+        due = (
+            self.step == self.steps
+            or since >= self.checkpoint_seconds
+            or (last and since * CHECKPOINT_SHARE >= self.save_cost)
+        )
         return bool(self.fabric.broadcast(due)) if self.world > 1 else due
 
     def _save(self) -> None:
         """A checkpoint of now, unless the weights are not finite (the next loss will say so)."""
         if self.folder is None or not self.fabric.is_global_zero or not self._finite():
             return
-        begun = time.monotonic()
+        started = time.monotonic()
         rows = [[row.get(column, math.nan) for column in self.log.columns] for row in self.log]
         tensors = {**model_tensors(self.model), **state_tensors(self.model, self.optimiser)}
         tensors["log/rows"] = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), len(self.log.columns))
         document = {
-            "seconds": self._seconds(), "sums": self.sums, "seen": self.seen,
+            "seconds": self._seconds(), "sums": self.sums, "seen": self.counted,
             "precision": self.fabric.strategy.precision.state_dict(),
         }  # fmt: skip
         self.folder.save(self.step, tensors, document)
         self.saved_at = time.monotonic()
-        self.save_cost = self.saved_at - begun
+        self.save_cost = self.saved_at - started
 
     def _finite(self) -> bool:
         flags = [torch.isfinite(p.detach()).all() for p in self.model.parameters() if p.is_floating_point()]
         return bool(torch.stack(flags).all())
 
     def _seconds(self) -> float:
-        return self.seconds_before + time.monotonic() - self.begun
+        return self.seconds_before + time.monotonic() - self.started
 
     def _say(self, text: str, level: Literal["info", "warning"] = "info") -> None:
         if self.tell is not None:
@@ -342,13 +403,20 @@ class Loop:
         self.score = None
         good = None
         if self.folder is not None:
-            found = self.folder.latest()
-            if found is not None:
-                load_model_tensors(self.model, found[0])
-                good = int(found[1]["step"])
+            latest = self.folder.latest()
+            if latest is not None:
+                load_model_tensors(self.model, latest[0])
+                good = int(latest[1]["step"])
         return self._result("diverged", self.bad, good)
 
-    def _result(self, status: Literal["finished", "diverged"], step: int, good: int | None = None) -> Training:
+    def _collapsed(self) -> Training:
+        self.stepper.zero_grad(set_to_none=True)
+        self._say(self.collapse, level="warning")
+        self.score = None
+        load_model_tensors(self.model, self.good)
+        return self._result("collapsed", self.step, self.good_step)
+
+    def _result(self, status: Status, step: int, good: int | None = None) -> Training:
         checkpoint, seconds = None, self._seconds()
         if self.folder is not None:
             checkpoint = self.folder.final if status == "finished" else self.folder.last_good
@@ -358,9 +426,9 @@ class Loop:
                     "status": status, "step": step, "steps": self.steps, "seconds": seconds,
                     "epochs": self.recipe.epochs, "epoch": step / self.feed.steps,
                     "test": None if self.score is None else self.score.as_dict(),
-                    "weights": weights_digest(taps.plain(self.model)),
+                    "weights": weights_digest(taps.plain(self.model)), "log": self.folder.log_digest(),
                 }  # fmt: skip
-                if status == "diverged":
+                if status != "finished":
                     result |= {"checkpoint": checkpoint.name, "checkpoint_step": good}
                 self.folder.end(result)
         if self.world > 1:
@@ -380,3 +448,69 @@ def _seed(seed: int, device: torch.device) -> None:
 
 def _count(inputs: Any) -> int:
     return len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
+
+
+# A batch has at most so many samples, and no more than so many numbers unless the recipe's batches have.
+BATCH, NUMBERS = 1000, 2**22
+
+
+class Evaluation:
+    """Scores the model of a plan on its test data; each process takes its share of the batches."""
+
+    def __init__(self, fabric: Any, plan: TrainingPlan, dtype: torch.dtype, channels_last: bool) -> None:
+        self.fabric, self.plan, self.dtype, self.last = fabric, plan, dtype, channels_last
+        self.data: Dataset | None = None
+        self.batch = BATCH
+        if plan.test is not None:
+            self.data = plan.test.to(fabric.device) if has_room(plan.test, fabric.device) else plan.test
+            parts = plan.test.inputs.values() if isinstance(plan.test.inputs, dict) else [plan.test.inputs]
+            numbers = sum(part[0].numel() for part in parts)
+            self.batch = min(BATCH, max(plan.recipe.batch or 1, NUMBERS // max(numbers, 1)))
+
+    def score(self) -> Score:
+        """The score of the model as it is now; its modes are put back."""
+        plan, data = self.plan, self.data
+        assert data is not None
+        model = taps.plain(plan.model)
+        device = self.fabric.device
+        sums = torch.zeros(2, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
+        starts = range(self.fabric.global_rank * self.batch, len(data), self.fabric.world_size * self.batch)
+        precision = self.fabric.strategy.precision
+        with taps.modes_restored(model), torch.no_grad():
+            model.eval()
+            for start in starts:
+                batch = next(data.batches(self.batch, start, min(start + self.batch, len(data))))
+                batch = _moved(batch, device)
+                inputs = precision.convert_input(self._laid(batch.inputs))
+                with precision.forward_context():
+                    output, inner = plan.outcome(model, inputs)
+                    output = precision.convert_output(output)
+                count = min(self.batch, len(data) - start)
+                value = plan.loss(output, batch.targets) if inner is None else inner
+                sums[0] += value.detach() * count
+                if plan.labels and batch.targets is not None:
+                    sums[1] += hits(output, batch.targets).sum()
+        if self.fabric.world_size > 1:
+            sums = self.fabric.all_reduce(sums, reduce_op="sum")
+        loss, right = sums.tolist()
+        n = len(data)
+        if not plan.labels:
+            return Score(loss / n, n)
+        share = share_interval(right / n, n)
+        return Score(loss / n, n, right / n, float(share.low), float(share.high))
+
+    def _laid(self, inputs: Any) -> Any:
+        if isinstance(inputs, dict):
+            return {key: self._laid(value) for key, value in inputs.items()}
+        if isinstance(inputs, Tensor) and inputs.is_floating_point():
+            inputs = inputs.to(self.dtype)
+            if self.last and inputs.ndim == 4:
+                inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return inputs
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    """The batch on the device, where its data stay with the host because they would not fit."""
+    inputs: Any = batch.inputs
+    inputs = {key: part.to(device) for key, part in inputs.items()} if isinstance(inputs, dict) else inputs.to(device)
+    return batch._replace(inputs=inputs, targets=None if batch.targets is None else batch.targets.to(device))

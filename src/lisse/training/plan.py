@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +19,34 @@ from lisse import taps
 from lisse.data import Dataset, as_dataset
 from lisse.data.augmentation import CropFlip
 from lisse.data.dataset import check_seed
+from lisse.identity import function_identity, hash_tensor
+from lisse.networks.answers import answer_of, are_classes
+from lisse.networks.cap import Cap
 from lisse.training.feed import Augment
 from lisse.training.heads import head_of
-from lisse.training.identity import described
-from lisse.training.moment import Callback
-from lisse.training.penalty import Penalty, Reader
+from lisse.training.overfitting import WATCHED
+from lisse.training.penalty import Penalty, Reader, penalty_of
 from lisse.training.recipes import Recipe
+from lisse.training.result import Callback
 
 Loss = Callable[[Any, Any], Tensor]
 
 
+class Lesson(Protocol):
+    """What a batch becomes before the network sees it, and the loss of the answers to that.
+
+    :class:`lisse.networks.attack.Adversary`, :class:`lisse.networks.augmix.AugMix`, or one of your own.
+    """
+
+    def views(self, network: Callable[[Tensor], Any], x: Tensor, y: Tensor | None) -> Tensor:
+        """A whole number of views of ``x`` ``[n, …]`` below each other: ``[k n, …]``."""
+
+    def task(self, output: Tensor, y: Tensor, loss: Loss) -> Tensor:
+        """The loss of the answers ``[k n, …]``, by ``loss`` of those to one view: one number."""
+
+
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """Everything about a training but the machine, sound."""
 
     model: nn.Module
@@ -45,16 +62,18 @@ class Plan:
     head: nn.Module | None
     labels: bool
     config: dict[str, Any]
-    own: taps.Tap | None = None  # where a network that brings its own loss gives it
+    lesson: Lesson | None = None
+    cap: Cap | None = None
+    loss_tap: taps.Tap | None = None  # where a network that brings its own loss gives it
 
     def outcome(self, network: nn.Module, inputs: Any) -> tuple[Any, Tensor | None]:
         """The network's scores, and the loss that it brings itself (a masked autoencoder), where it does."""
-        if self.own is None:
-            return output_of(taps.feed(network, inputs)), None
-        seen: list[Tensor] = []
-        with taps.tapped(self.model, [self.own], lambda _, value: seen.append(value)):
-            output = output_of(taps.feed(network, inputs))
-        return output, seen[-1]
+        if self.loss_tap is None:
+            return answer_of(taps.feed(network, inputs)), None
+        losses: list[Tensor] = []
+        with taps.tapped(self.model, [self.loss_tap], lambda _, value: losses.append(value)):
+            output = answer_of(taps.feed(network, inputs))
+        return output, losses[-1]
 
 
 def planned(
@@ -71,7 +90,8 @@ def planned(
     callbacks: Sequence[Callback],
     precision: str | None,
     head: str | None,
-) -> Plan:
+    lesson: Lesson | Literal["recipe"] | None = "recipe",
+) -> TrainingPlan:
     """Check everything that can be checked without training."""
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -94,50 +114,28 @@ def planned(
     for callback in (callbacks := tuple(callbacks)):
         if not callable(callback):
             raise TypeError(f"train: callbacks must be callable with a Moment, got {callback!r}. Give a function.")
-    for penalty in (penalties := tuple(penalties)):
-        if not isinstance(penalty, Penalty):
-            raise TypeError(
-                f"train: penalties must be Penalty(function, weight, layers), got {type(penalty).__name__}. Wrap it."
-            )
-    names = [penalty.name for penalty in penalties]
-    taken = {"epoch", "step", "loss", "total", "accuracy", "lr", "seconds", "test_loss", "test_accuracy"}
-    if len(set(names)) < len(names) or taken & set(names):
-        raise ValueError(
-            f"train: penalties must have different names, none of {', '.join(sorted(taken))}, got {', '.join(names)}. "
-            "Give name=…"
-        )
+    penalties = _checked_penalties([*map(penalty_of, recipe.penalties), *penalties])
     crops, more = _augmentation(augment, recipe, data)
     _check_finite(model, data, test)
     classes = _classes(model, data, "data")
     if test is not None:
         _classes(model, test, "test")
-    own = _own_loss(model, data) if loss is None else None
-    labels = own is None and all(_are_labels(some, classes) for some in (data, test) if some is not None)
-    for which, some in (("data", data), ("test", test)):
-        if some is not None and own is None:
-            _check_targets(which, some, classes, loss)
-    if own is not None:
-        loss, said_loss = _never, "of the network"
-        if recipe.label_smoothing:
-            raise ValueError(
-                f"train: label_smoothing must be 0 for {type(taps.plain(model)).__name__}, which brings its own loss, "
-                f"got {recipe.label_smoothing}. It belongs to the cross-entropy."
-            )
-    elif loss is None:
-        loss = functools.partial(nn.functional.cross_entropy, label_smoothing=recipe.label_smoothing)
-        said_loss = "cross_entropy"
-    else:
-        if not callable(loss):
-            raise TypeError(f"train: loss must be callable with (output, targets), got {loss!r}. Give a function.")
-        said_loss = described(loss)
-        loss = _single(loss)
-        if recipe.label_smoothing:
-            raise ValueError(
-                "train: label_smoothing must be 0 where a loss is given, got "
-                f"{recipe.label_smoothing}. It belongs to the cross-entropy."
-            )
+    loss_tap = _inner_loss(model, data) if loss is None else None
+    sets = [("data", data), *([] if test is None else [("test", test)])]
+    labels = loss_tap is None and all(are_classes(part.targets, classes or 0) for _, part in sets)
+    if loss_tap is None and loss is None:
+        for which, part in sets:
+            _check_targets(which, part, classes)
+    lesson = _lesson(lesson, recipe, data, labels=labels)
+    if any(penalty.inputs for penalty in penalties) and not _moves(data):
+        raise ValueError(
+            f"train: penalties on gradients by the input must have images or vectors of numbers, got {data!r}. Leave "
+            "them out."
+        )
+    loss, loss_name = _loss(model, recipe, loss, loss_tap)
     reader = Reader(model, penalties, _example(model, data)) if penalties else None
-    found = head_of(model, head)[1] if recipe.head_lr is not None or head is not None else None
+    cap = None if recipe.lipschitz is None else Cap(model, _example(model, data), recipe.lipschitz)
+    classifier = head_of(model, head)[1] if recipe.head_lr is not None or head is not None else None
     config = {
         "format": 1,
         "model": _model_config(model),
@@ -145,51 +143,126 @@ def planned(
         "test": None if test is None else _data_config(test),
         "recipe": dataclasses.asdict(recipe),
         "seed": seed,
-        "loss": said_loss,
+        "loss": loss_name,
         "penalties": {
             penalty.name: {
                 "weight": penalty.weight,
                 "layers": list(penalty.layers),
-                "function": described(penalty.function),
+                "function": function_identity(penalty.function),
             }
             for penalty in penalties
         },
-        "augment": [described(one) for one in ((crops,) if crops else ()) + more],
+        **({} if lesson is None else {"lesson": function_identity(lesson)}),
+        "augment": [function_identity(change) for change in ((crops,) if crops else ()) + more],
         "precision": precision or "32-true",
         "head": head,
         "_versions": {"lisse": lisse.__version__, "torch": str(torch.__version__)},
     }
-    return Plan(model, data, test, recipe, seed, loss, reader, crops, more, callbacks, found, labels, config, own)
+    return TrainingPlan(
+        model, data, test, recipe, seed, loss, reader, crops, more, callbacks, classifier, labels, config, lesson,
+        cap, loss_tap,
+    )  # fmt: skip
 
 
-def output_of(output: Any) -> Any:
-    """A network's scores: the tensor itself, or ``logits`` (or the first entry) of what transformers returns."""
-    if isinstance(output, Tensor) or not hasattr(output, "keys"):
-        return output
-    return output[next((key for key in ("logits", "last_hidden_state") if key in output), next(iter(output)))]
+def _moves(data: Dataset) -> bool:
+    """Whether samples are points that can be moved a little: images as bytes, or floats."""
+    inputs = data.inputs
+    return isinstance(inputs, Tensor) and (
+        inputs.is_floating_point() or (inputs.dtype == torch.uint8 and inputs.ndim >= 3)
+    )
+
+
+def box_of(data: Dataset) -> tuple[float, float] | None:
+    """The box in which samples may be moved: [0, 1] where they all lie in it, as images do; else ``None``."""
+    inputs = data.inputs
+    if isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.numel():
+        low, high = (float(end) for end in inputs.aminmax())
+        return (0.0, 1.0) if low >= 0 and high <= 1 else None
+    return 0.0, 1.0
+
+
+def _lesson(lesson: Lesson | str | None, recipe: Recipe, data: Dataset, *, labels: bool) -> Lesson | None:
+    """The lesson of the recipe or of one's own, where it can be taught."""
+    if lesson == "recipe":
+        lesson = recipe.lesson(box_of(data))
+    if lesson is None:
+        return None
+    if isinstance(lesson, str) or not (hasattr(lesson, "views") and hasattr(lesson, "task")):
+        raise TypeError(
+            f"train: lesson must have views(network, x, y) and task(output, y, loss), got {lesson!r}. "
+            "lisse.networks.attack.Adversary is one."
+        )
+    name = type(lesson).__name__
+    if not _moves(data):
+        raise ValueError(f"train: data must be images or vectors of numbers for {name}, got {data!r}. Leave it out.")
+    if not labels:
+        raise ValueError(
+            f"train: data must have a class for each sample for {name}, got {data!r}, whose targets are none. Give "
+            "labels, or leave it out."
+        )
+    box = getattr(lesson, "bounds", None)
+    if box is not None and box_of(data) is None:
+        raise ValueError(
+            f"train: data must lie in the bounds {box} of {name}, got {data!r}, which leaves [0, 1]. "
+            f"Give {name}(…, bounds=None), with eps in the unit of the data."
+        )
+    return lesson
+
+
+def _checked_penalties(penalties: Sequence[Penalty]) -> tuple[Penalty, ...]:
+    """The penalties, each with a column of its own in the log."""
+    for penalty in penalties:
+        if not isinstance(penalty, Penalty):
+            raise TypeError(
+                f"train: penalties must be Penalty(function, weight, layers), got {type(penalty).__name__}. Wrap it."
+            )
+    names = [penalty.name for penalty in penalties]
+    columns = {"epoch", "step", "loss", "total", "accuracy", "lr", "seconds", "test_loss", "test_accuracy", *WATCHED}
+    if len(set(names)) < len(names) or columns & set(names):
+        raise ValueError(
+            f"train: penalties must have different names, none of {', '.join(sorted(columns))}, got "
+            f"{', '.join(names)}. Give name=…"
+        )
+    return tuple(penalties)
+
+
+def _loss(model: nn.Module, recipe: Recipe, loss: Loss | None, loss_tap: taps.Tap | None) -> tuple[Loss, str]:
+    """The loss, and what it is in the run's config."""
+    if loss_tap is None and loss is None:
+        smoothed = functools.partial(nn.functional.cross_entropy, label_smoothing=recipe.label_smoothing)
+        return smoothed, "cross_entropy"
+    if loss_tap is None and not callable(loss):
+        raise TypeError(f"train: loss must be callable with (output, targets), got {loss!r}. Give a function.")
+    if recipe.label_smoothing:
+        case = (
+            f"for {type(taps.plain(model)).__name__}, which brings its own loss"
+            if loss_tap
+            else "where a loss is given"
+        )
+        raise ValueError(
+            f"train: label_smoothing must be 0 {case}, got {recipe.label_smoothing}. It belongs to the cross-entropy."
+        )
+    return (_single(loss), function_identity(loss)) if loss is not None else (_never, "of the network")
 
 
 def _augmentation(
     augment: Augment | Sequence[Augment] | str | None, recipe: Recipe, data: Dataset
 ) -> tuple[CropFlip | None, tuple[Any, ...]]:
-    chosen: Any
-    if augment == "recipe":
-        chosen = (recipe.augmentation,) if recipe.augmentation is not None else ()
-    elif augment is None:
-        chosen = ()
-    else:
-        chosen = tuple(augment) if isinstance(augment, (tuple, list)) else (augment,)
+    both = [change for change in (recipe.augmentation, recipe.deformation) if change is not None]
+    changes: Any = both if augment == "recipe" else augment
+    if not isinstance(changes, (tuple, list)):
+        changes = () if changes is None else (changes,)
     images = isinstance(data.inputs, Tensor) and data.inputs.ndim == 4
-    if chosen and not images:
+    if changes and not images:
         raise ValueError(
             f"train: augment must be left out for data that are no images, got it for {data!r}. Give augment=None, or "
             "a recipe without crop and flip."
         )
-    crops = [one for one in chosen if isinstance(one, CropFlip)]
-    more = tuple(one for one in chosen if not isinstance(one, CropFlip))
-    if len(crops) > 1 or (crops and chosen[0] is not crops[0]) or not all(callable(one) for one in more):
+    crops = [change for change in changes if isinstance(change, CropFlip)]
+    more = tuple(change for change in changes if not isinstance(change, CropFlip))
+    if len(crops) > 1 or (crops and changes[0] is not crops[0]) or not all(map(callable, more)):
         raise ValueError(
-            f"train: augment must be one CropFlip, then functions of images, got {chosen!r}. Put CropFlip first."
+            f"train: augment must be one CropFlip, then functions of images, got {(*changes,)!r}. Put CropFlip first."
         )
     return (crops[0] if crops else None), more
 
@@ -204,31 +277,31 @@ def _check_finite(model: nn.Module, data: Dataset, test: Dataset | None) -> None
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and not bool(torch.isfinite(weight.detach()).all()):
             raise ValueError(f"train: model must have finite weights, got nan or inf in {name}. Load it anew.")
-    for which, some in (("data", data), ("test", test)):
-        if some is None:
+    for which, samples in (("data", data), ("test", test)):
+        if samples is None:
             continue
-        parts = list(some.inputs.values()) if isinstance(some.inputs, dict) else [some.inputs]
-        for part in [*parts, *([] if some.targets is None else [some.targets])]:
+        parts = list(samples.inputs.values()) if isinstance(samples.inputs, dict) else [samples.inputs]
+        for part in [*parts, *([] if samples.targets is None else [samples.targets])]:
             if part.is_floating_point() and not bool((fine := torch.isfinite(part)).all()):
                 sample = int(fine.reshape(len(part), -1).all(1).logical_not().nonzero()[0])
                 raise ValueError(
-                    f"train: {which} must hold finite numbers, got nan or inf in sample {sample} of {some.name!r}. "
+                    f"train: {which} must hold finite numbers, got nan or inf in sample {sample} of {samples.name!r}. "
                     "Leave it out, or mend it."
                 )
 
 
-def _own_loss(model: nn.Module, data: Dataset) -> taps.Tap | None:
+def _inner_loss(model: nn.Module, data: Dataset) -> taps.Tap | None:
     """Where a network puts its own loss: ``loss`` in its output, or in that of the network inside a normalised one."""
     example, root = _example(model, data), taps.plain(model)
     names = {name for name, _ in root.named_modules()}
     for module in ("", "network"):
         tap = taps.Tap("loss", module, path=("loss",))
-        seen: list[Tensor] = []
+        losses: list[Tensor] = []
         if module not in names:
             continue
 
-        def on(_: taps.Tap, value: Tensor, seen: list[Tensor] = seen) -> None:
-            seen.append(value)
+        def on(_: taps.Tap, value: Tensor, losses: list[Tensor] = losses) -> None:
+            losses.append(value)
 
         with taps.still(model, seed=0):
             try:
@@ -236,7 +309,7 @@ def _own_loss(model: nn.Module, data: Dataset) -> taps.Tap | None:
                     taps.feed(running, example)
             except RuntimeError:  # there is no tensor of that name
                 continue
-        if [value.ndim for value in seen] == [0]:
+        if [value.ndim for value in losses] == [0]:
             return tap
     return None
 
@@ -262,7 +335,7 @@ def _classes(model: nn.Module, data: Dataset, which: str) -> int | None:
     """Run the network on a few samples: the number of its scores, or ``None`` where it gives no matrix."""
     with taps.still(model, seed=0) as root:
         try:
-            output = output_of(taps.feed(root, _example(model, data)))
+            output = answer_of(taps.feed(root, _example(model, data)))
         except (RuntimeError, TypeError, IndexError, ValueError) as error:
             size = getattr(getattr(model, "lisse", None), "input_size", None)
             takes = f", which takes {list(size)}" if size else ""
@@ -279,17 +352,8 @@ def _classes(model: nn.Module, data: Dataset, which: str) -> int | None:
     return int(output.shape[1]) if isinstance(output, Tensor) and output.ndim == 2 else None
 
 
-def _are_labels(data: Dataset, classes: int | None) -> bool:
-    """Whether accuracy means something: one class per sample, out of those that the network scores."""
-    targets = data.targets
-    if targets is None or classes is None or targets.ndim != 1 or targets.dtype != torch.int64:
-        return False
-    return int(targets.min()) >= 0 and int(targets.max()) < classes
-
-
-def _check_targets(which: str, data: Dataset, classes: int | None, loss: Loss | None) -> None:
-    if loss is not None:
-        return  # a loss of one's own reads what it likes
+def _check_targets(which: str, data: Dataset, classes: int | None) -> None:
+    """What the cross-entropy needs; a loss of one's own reads what it likes."""
     targets = data.targets
     if targets is None:
         raise ValueError(
@@ -321,12 +385,12 @@ def _model_config(model: nn.Module) -> dict[str, Any]:
     for name, tensor in state.items():
         if isinstance(tensor, Tensor):
             shape.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-    said: dict[str, Any] = {"network": type(root).__qualname__, "parameters": shape.hexdigest()}
+    config: dict[str, Any] = {"network": type(root).__qualname__, "parameters": shape.hexdigest()}
     if getattr(card, "architecture", ""):
         # Made from a spec: the same spec gives the same weights. Those of other modules may differ from start to start.
-        said |= {"name": card.name, "architecture": card.architecture, "weights": weights_digest(root)}
-        said |= {"mean": card.mean, "std": card.std, "_spec": card.spec}
-    return said
+        config |= {"name": card.name, "architecture": card.architecture, "weights": weights_digest(root)}
+        config |= {"mean": card.mean, "std": card.std, "_spec": card.spec}
+    return config
 
 
 def weights_digest(model: nn.Module) -> str:
@@ -335,20 +399,19 @@ def weights_digest(model: nn.Module) -> str:
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, Tensor):
             digest.update(name.encode())
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+            hash_tensor(digest, tensor)
     return digest.hexdigest()
 
 
 def _data_config(data: Dataset) -> dict[str, Any]:
-    return {"_name": data.name, "samples": len(data), "fingerprint": data.fingerprint()}
+    return {"_name": data.name, "samples": len(data), "fingerprint": data.tensor_fingerprint()}
 
 
 def folder_path(out: str | Path | None) -> Path | None:
     """``out`` as a path, if a folder can be there."""
     if out is None:
         return None
-    path = Path(out).expanduser()
+    path = Path(os.path.expanduser(out))
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"train: out must be a folder, got the file {path}. Choose another place.")
     return path

@@ -13,6 +13,7 @@ from torch import nn
 
 if TYPE_CHECKING:
     import pandas
+from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +39,6 @@ class Score:
         return None if self.accuracy is None else 1 - self.accuracy
 
 
-def binomial_interval(right: int, n: int, *, level: float = 0.95) -> tuple[float, float]:
-    r"""The exact (Clopper–Pearson) interval of a share: ``right`` of ``n``.
-
-    The ends are the quantiles :math:`B_{\alpha/2}(k, n - k + 1)` and :math:`B_{1 - \alpha/2}(k + 1, n - k)` of beta
-    distributions, so that the interval covers the true share with at least ``level``, whatever the share is.
-    """
-    if n < 1 or not 0 <= right <= n:
-        raise ValueError(f"binomial_interval: right must lie in 0 … n, n at least 1, got {right} and {n}.")
-    if not 0 < level < 1:
-        raise ValueError(f"binomial_interval: level must lie in (0, 1), got {level}.")
-    from scipy.special import betaincinv
-
-    tail = (1 - level) / 2
-    low = float(betaincinv(right, n - right + 1, tail)) if right else 0.0
-    high = float(betaincinv(right + 1, n - right, 1 - tail)) if right < n else 1.0
-    return low, high
-
-
 class Log(Sequence[Mapping[str, float]]):
     """One row per epoch; a value that an epoch does not have (a test that was not made) is left out of its row."""
 
@@ -63,8 +46,8 @@ class Log(Sequence[Mapping[str, float]]):
         self.columns = tuple(columns)
         self._rows = [dict(row) for row in rows]
 
-    def __getitem__(self, place):  # type: ignore[no-untyped-def]
-        return self._rows[place]
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return self._rows[index]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -86,17 +69,21 @@ class Log(Sequence[Mapping[str, float]]):
         return pandas.DataFrame([[row.get(c, math.nan) for c in self.columns] for row in self], columns=self.columns)
 
 
+Status = Literal["finished", "diverged", "collapsed"]
+
+
 @dataclass(frozen=True)
 class Training:
     """How a training ended.
 
-    ``status`` is ``"finished"``, or ``"diverged"``: then ``step`` is the step (from 1) whose loss was not finite. With
+    ``status`` is ``"finished"``, or ``"diverged"``: then ``step`` is the step (from 1) whose loss was not finite; or
+    ``"collapsed"``: then a network under adversarial training fell to a stronger attack by ``step``. With
     a folder, ``checkpoint`` is a file that :func:`lisse.load_model` reads: the final weights, or those of the last
     good checkpoint; ``model`` holds these weights. ``seconds`` are of work, over all resumes; ``resumed`` is the step
     from which this call went on (0: from the start).
     """
 
-    status: Literal["finished", "diverged"]
+    status: Status
     step: int
     steps: int
     epoch: float
@@ -112,3 +99,39 @@ class Training:
     def frame(self) -> pandas.DataFrame:
         """The log as a pandas table, one row per epoch."""
         return self.log.frame()
+
+
+When = Literal["start", "step", "epoch", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment of a training.
+
+    Callbacks are called in the first process, with ``when``
+
+    - ``"start"`` once in every process that does work: ``step`` is 0, or where a resumed run goes on;
+    - ``"step"`` after every optimiser step;
+    - ``"epoch"`` at each epoch's end, after its last step, its test and its row of the log;
+    - ``"end"`` once, when all steps are done (not after a divergence).
+
+    They are called before the checkpoint of the same step is written. A run that is killed goes on from its last
+    checkpoint, so no moment is ever lost, and those after the checkpoint come again, with the same weights on a CPU:
+    a callback that keeps something keeps it by ``step``. A finished run calls nothing.
+
+    ``model`` is the plain module on its device: read it, do not change it. Modes and random state are put back after
+    each callback, so that one cannot change the training. ``log`` has the last values known: ``lr``, ``loss``,
+    ``accuracy`` and, at an epoch's end, its whole row; on a GPU, ``loss`` may be some steps old.
+    """
+
+    model: nn.Module = field(repr=False)
+    when: When
+    step: int
+    steps: int
+    epoch: float
+    epochs: int
+    out: Path | None = None
+    log: Mapping[str, float] = field(default_factory=dict)
+
+
+Callback = Callable[[Moment], object]

@@ -271,7 +271,7 @@ def test_borůvka_makes_no_loop_of_ties():
             label[label == label[a]] = label[b]
 
 
-# --- properties P-A1, P-A2, P-A4 ------------------------------------------------------------------------------------
+# --- properties ----------------------------------------------------------------------------------------------------
 
 clouds = st.integers(0, 2**32 - 1).flatmap(lambda seed: st.tuples(st.just(seed), st.integers(2, 25), st.integers(1, 6)))
 quick = settings(max_examples=30, deadline=None)

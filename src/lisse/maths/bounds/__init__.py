@@ -8,15 +8,16 @@ from lisse.maths.bounds.attention import (
     lookup_norm,
     query_lipschitz,
 )
-from lisse.maths.bounds.attention_near import attention_near, attention_on_hull, keys_near, keys_on_hull
-from lisse.maths.bounds.attention_on_measures import (
+from lisse.maths.bounds.between import attention_between, attention_worst_token, gaussian_worst_token
+from lisse.maths.bounds.bound import Bound, Hypothesis
+from lisse.maths.bounds.isometric import entropy_gradient, sample_gradient_norms, translation_gradient_norm
+from lisse.maths.bounds.mean_field import (
     mean_field_attention,
     mean_field_attention_below,
     mean_field_multi_head,
     sequence_attention,
 )
-from lisse.maths.bounds.bound import Bound, Hypothesis
-from lisse.maths.bounds.isometric import entropy_gradient, sample_gradient_norms, translation_gradient_norm
+from lisse.maths.bounds.near import attention_near, attention_on_hull, keys_near, keys_on_hull
 from lisse.maths.bounds.topolip import (
     attention_order,
     attention_terms,
@@ -37,17 +38,20 @@ from lisse.maths.bounds.topolip import (
 __all__ = [
     "Bound",
     "Hypothesis",
+    "attention_between",
     "attention_gaussian",
     "attention_near",
     "attention_on_ball",
     "attention_on_hull",
     "attention_order",
     "attention_terms",
+    "attention_worst_token",
     "batch_norm_lipschitz",
     "boltzmann_gibbs_lipschitz",
     "convolution_order",
     "convolution_tail_probability",
     "entropy_gradient",
+    "gaussian_worst_token",
     "key_lipschitz",
     "keys_near",
     "keys_on_hull",

@@ -14,17 +14,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lisse.maths.bounds.bound import Bound, Hypothesis, Variant, bound, checked_variant, log, not_negative, whole
+from lisse.maths.bounds.bound import Bound, BoundVariant, Hypothesis, bound, checked, log
+from lisse.maths.given import all_finite
 from lisse.maths.markov.potentials import Bilinear, DotProduct, Gaussian
 
 Domain = Literal["ball", "box", "l1"]
-PotentialName = Literal["dot", "scaled"]
+Interaction = Literal["dot", "scaled"] | DotProduct | Bilinear | Gaussian
 GAUSSIAN_LIPSCHITZ = math.sqrt(2 / math.e)
 
 
 @dataclass(frozen=True, slots=True)
-class _Constants:
-    """``reach`` is log(sup G / inf G); ``slope_x`` and ``slope_y`` those of G over its supremum; ``diameter`` in ℓ1."""
+class Constants:
+    """Of :math:`G = e^a`: ``reach`` is log(sup G / inf G), ``diameter`` in ℓ1.
+
+    ``slope_x`` and ``slope_y`` are those of G over its supremum.
+    """
 
     reach: float
     slope_x: float
@@ -32,14 +36,15 @@ class _Constants:
     diameter: float
 
 
+@checked(natural="d", not_negative="radius lookup")
 def attention_on_ball(
     d: int,
     radius: float,
     *,
     lookup: float = 1.0,
-    potential: PotentialName | DotProduct | Bilinear | Gaussian = "dot",
+    potential: Interaction = "dot",
     domain: Domain = "ball",
-    variant: Variant = "corrected",
+    variant: BoundVariant = "corrected",
 ) -> Bound:
     r"""Theorem 1: a bound of :math:`\tau(A)`, self-attention as a map of measures on a ball, in :math:`W_1` with ℓ1.
 
@@ -60,15 +65,12 @@ def attention_on_ball(
     ``potential``: ``dot``, ``scaled`` (by :math:`1/\sqrt d`) or a potential of ``lisse.maths.markov``, e.g. a
     ``Bilinear`` of a layer's own weights. ``domain``: ℓ2-``ball``, ``box`` :math:`[-R, R]^d` or ``l1``-ball.
     """
-    name = "attention_on_ball"
-    variant = checked_variant(name, variant)
-    found = _constants(name, d, radius, potential, domain)
-    not_negative(name, lookup=lookup)
-    slope = (found.slope_x + found.slope_y) * found.diameter
-    corrected = log(lookup) + log(slope + 1) + found.reach
+    constants = constants_of("attention_on_ball", d, radius, potential, domain)
+    slope = (constants.slope_x + constants.slope_y) * constants.diameter
+    corrected = log(lookup) + log(slope + 1) + constants.reach
     if variant == "corrected":
         return bound(corrected, [Hypothesis("E is compact and convex, and G is bounded below on it", True)])
-    printed = log(lookup) + log(2 * d * slope) + found.reach
+    printed = log(lookup) + log(2 * d * slope) + constants.reach
     at_least = Hypothesis(
         "the printed value is not below the proved one, whose term |G|_inf it drops",
         printed >= corrected,
@@ -77,14 +79,15 @@ def attention_on_ball(
     return bound(printed, [at_least], kind="heuristic", variant=variant)
 
 
+@checked(natural="d", not_negative="radius lookup")
 def query_lipschitz(
     d: int,
     radius: float,
     *,
     lookup: float = 1.0,
-    potential: PotentialName | DotProduct | Bilinear | Gaussian = "dot",
+    potential: Interaction = "dot",
     domain: Domain = "ball",
-    variant: Variant = "corrected",
+    variant: BoundVariant = "corrected",
 ) -> Bound:
     r"""Corollary 1: the ℓ2-Lipschitz constant of :math:`q \mapsto \mathrm{Attention}(q, K, V)`, keys in E.
 
@@ -92,26 +95,24 @@ def query_lipschitz(
     the smaller :math:`d^{1/2}\|\ell\|\,\|G\|_{Lip,\infty}\mathrm{diam}/\varepsilon` (τ(Π) = 1 and a centred test
     function). Queries, keys and values lie in E, with one common ℓ.
     """
-    name = "query_lipschitz"
-    variant = checked_variant(name, variant)
-    found = _constants(name, d, radius, potential, domain)
-    not_negative(name, lookup=lookup)
+    constants = constants_of("query_lipschitz", d, radius, potential, domain)
     factor = d**0.5 if variant == "corrected" else 2 * d**1.5
-    value = log(lookup) + log(factor * found.slope_x * found.diameter) + found.reach
+    value = log(lookup) + log(factor * constants.slope_x * constants.diameter) + constants.reach
     return bound(
         value, [Hypothesis("queries and keys lie in E, and one lookup serves all keys", True)], variant=variant
     )
 
 
+@checked(natural="d", not_negative="radius lookup")
 def key_lipschitz(
     d: int,
     radius: float,
     *,
     query: Tensor | None = None,
     lookup: float = 1.0,
-    potential: PotentialName | DotProduct | Bilinear | Gaussian = "dot",
+    potential: Interaction = "dot",
     domain: Domain = "ball",
-    variant: Variant = "corrected",
+    variant: BoundVariant = "corrected",
 ) -> Bound:
     r"""Proposition 3: how far Attention(q, X, X) moves, over :math:`W_1(m(X), m(Y))`: cross-attention in its keys.
 
@@ -121,28 +122,27 @@ def key_lipschitz(
     ``Bilinear``); without it the bound holds for every query of E. It holds in ℓ1 and so in ℓ2.
     """
     name = "key_lipschitz"
-    variant = checked_variant(name, variant)
-    found = _constants(name, d, radius, potential, domain)
-    not_negative(name, lookup=lookup)
-    slope, top, inside = found.slope_y, found.reach / 2, True
+    constants = constants_of(name, d, radius, potential, domain)
+    slope, top, inside = constants.slope_y, constants.reach / 2, True
     if query is not None:
         point = torch.as_tensor(query).detach().double().flatten()
         pull = _pull(name, potential, point, d)
         slope, top = float(pull.abs().max()), _support(pull, radius, domain)
         inside = _inside(point, radius, domain)
-    bottom = max(top, found.reach / 2)
+    bottom = max(top, constants.reach / 2)
     if isinstance(potential, Gaussian):
-        top, bottom = 0.0, found.reach
+        top, bottom = 0.0, constants.reach
     conditions = [Hypothesis("the query lies in E", inside)] if query is not None else []
     if variant == "corrected":
         # A query outside E changes the constants, which were computed for it, and not the argument.
-        return bound(log(lookup) + log(slope * found.diameter + 1) + top + bottom)
-    printed = log(lookup) + log(2 * d * slope * found.diameter) + top + bottom
+        return bound(log(lookup) + log(slope * constants.diameter + 1) + top + bottom)
+    printed = log(lookup) + log(2 * d * slope * constants.diameter) + top + bottom
     dropped = Hypothesis("the printed argument is a proof", False, "it drops |G(q, .)|_inf; at q = 0 it gives 0")
     return bound(printed, [dropped, *conditions], kind="heuristic", variant=variant)
 
 
-def attention_gaussian(n: int, d: int, *, lookup: float = 1.0, variant: Variant = "corrected") -> Bound:
+@checked(natural="n d", not_negative="lookup")
+def attention_gaussian(n: int, d: int, *, lookup: float = 1.0, variant: BoundVariant = "corrected") -> Bound:
     r"""Theorem 2 and Corollary 2: attention with :math:`G = e^{-\|x-y\|_2^2}` on all of :math:`R^d`. A heuristic.
 
     :math:`2d\|\ell\|\,[\sqrt d\,\sqrt{\ln N + 1/2e}\,\|G\|_{Lip} + \|G\|_\infty + \sqrt d + 2]` with
@@ -150,10 +150,6 @@ def attention_gaussian(n: int, d: int, *, lookup: float = 1.0, variant: Variant 
     typeset, with 1/2e outside of the root; ``corrected`` only mends that. Both are false: 24001 points on the line
     exceed them, because the stretch grows like 2 ln N. No bound of this form is known, so neither is ever ``valid``.
     """
-    name = "attention_gaussian"
-    variant = checked_variant(name, variant)
-    whole(name, n=n, d=d)
-    not_negative(name, lookup=lookup)
     if variant == "corrected":
         growth = math.sqrt(d) * math.sqrt(math.log(n) + 1 / (2 * math.e)) * GAUSSIAN_LIPSCHITZ
     else:
@@ -163,8 +159,9 @@ def attention_gaussian(n: int, d: int, *, lookup: float = 1.0, variant: Variant 
     return bound(log(value), [false], kind="heuristic", variant=variant)
 
 
+@checked(not_negative="slope top diameter")
 def boltzmann_gibbs_lipschitz(
-    slope: float, top: float, bottom: float, diameter: float, *, variant: Variant = "corrected"
+    slope: float, top: float, bottom: float, diameter: float, *, variant: BoundVariant = "corrected"
 ) -> Bound:
     r"""Proposition 5, second part: :math:`W_1(\Psi_G\mu, \Psi_G\nu) \le c\,W_1(\mu, \nu)` for one potential G.
 
@@ -172,31 +169,32 @@ def boltzmann_gibbs_lipschitz(
     :math:`(\|G\|_{Lip}\mathrm{diam} + \|G\|_\infty)/\varepsilon`; ``printed``: :math:`2\|G\|_{Lip}\mathrm{diam}/
     \varepsilon`, which is 0 for a constant G, where Ψ is the identity: ``heuristic``.
     """
-    name = "boltzmann_gibbs_lipschitz"
-    variant = checked_variant(name, variant)
-    not_negative(name, slope=slope, top=top, diameter=diameter)
     if not 0 < bottom <= top:
-        raise ValueError(f"{name}: bottom must be positive and at most top, got {bottom} and {top}.")
+        raise ValueError(f"boltzmann_gibbs_lipschitz: bottom must be positive and at most top, got {bottom} and {top}.")
     if variant == "corrected":
         return bound(log(slope * diameter + top) - log(bottom))
     false = Hypothesis("the printed argument is a proof", False, "it drops |G|_inf; a constant G gives 0")
     return bound(log(2 * slope * diameter) - log(bottom), [false], kind="heuristic", variant=variant)
 
 
-def lookup_norm(weight: Tensor) -> float:
-    """The Lipschitz constant of ℓ(x) = W x in ℓ1, exactly: the largest column sum of |W|, ``weight`` ``[d_v, d]``."""
-    matrix = torch.as_tensor(weight)
-    if matrix.ndim != 2 or not bool(torch.isfinite(matrix).all()):
+def lookup_norm(weight: Tensor | None, *, ground: float = 1) -> float:
+    """The Lipschitz constant of ℓ(x) = W x, exactly, for ``weight`` ``[d_v, d]``; 1 for the identity, ``None``.
+
+    In ℓ1 (``ground`` 1) the largest column sum of |W|, in ℓ2 the spectral norm.
+    """
+    if weight is None:
+        return 1.0
+    matrix = torch.as_tensor(weight).detach().double()
+    if matrix.ndim != 2 or not all_finite(matrix):
         raise ValueError(f"lookup_norm: weight must be a finite matrix, got shape {list(matrix.shape)}.")
-    return float(matrix.detach().double().abs().sum(0).max())
+    return float(torch.linalg.matrix_norm(matrix, ground))
 
 
 # --- constants ------------------------------------------------------------------------------------------------------
 
 
-def _constants(name: str, d: int, radius: float, potential: object, domain: str) -> _Constants:
-    whole(name, d=d)
-    not_negative(name, radius=radius)
+def constants_of(name: str, d: int, radius: float, potential: object, domain: str) -> Constants:
+    """The constants of a potential on a domain of :math:`R^d`."""
     if domain not in ("ball", "box", "l1"):
         raise ValueError(f"{name}: domain must be 'ball', 'box' or 'l1', got {domain!r}.")
     diameter = {"ball": 2 * radius * math.sqrt(d), "box": 2 * radius * d, "l1": 2 * radius}[domain]
@@ -205,13 +203,14 @@ def _constants(name: str, d: int, radius: float, potential: object, domain: str)
     if isinstance(potential, Gaussian):
         across = {"ball": 2 * radius, "box": 2 * radius * math.sqrt(d), "l1": 2 * radius}[domain]
         slope = math.sqrt(potential.gamma) * GAUSSIAN_LIPSCHITZ
-        return _Constants(potential.gamma * across**2, slope, slope, diameter)
-    scale = _scale(name, d, potential)
+        return Constants(potential.gamma * across**2, slope, slope, diameter)
+    scale = dot_scale(name, d, potential)
     product = radius**2 * (d if domain == "box" else 1)
-    return _Constants(2 * scale * product, scale * radius, scale * radius, diameter)
+    return Constants(2 * scale * product, scale * radius, scale * radius, diameter)
 
 
-def _scale(name: str, d: int, potential: object) -> float:
+def dot_scale(name: str, d: int, potential: object) -> float:
+    """s of a dot product."""
     if isinstance(potential, DotProduct):
         return abs(potential.scale)
     if potential in ("dot", "scaled"):
@@ -221,14 +220,14 @@ def _scale(name: str, d: int, potential: object) -> float:
     )
 
 
-def _bilinear(name: str, d: int, radius: float, potential: Bilinear, domain: str, diameter: float) -> _Constants:
+def _bilinear(name: str, d: int, radius: float, potential: Bilinear, domain: str, diameter: float) -> Constants:
     """With a query's bias: a(x, y) = xᵀM y + ⟨c, y⟩, up to what is constant in y and cancels in the softmatch."""
     if (potential.wq.shape[1], potential.wk.shape[1]) != (d, d):
         sizes = [potential.wq.shape[1], potential.wk.shape[1]]
         raise ValueError(f"{name}: potential must act on R^{d}, got matrices for {sizes}.")
-    shift = _shift(potential)
+    shift = query_shift(potential)
     if domain == "ball":
-        spectral, rows, columns = _norms(potential)
+        spectral, rows, columns = bilinear_norms(potential)
         top, slopes = radius**2 * spectral, [radius * rows, radius * columns]
     else:
         matrix = potential.matrix.detach().double().abs()
@@ -238,10 +237,10 @@ def _bilinear(name: str, d: int, radius: float, potential: Bilinear, domain: str
             top = radius**2 * float(matrix.sum())
             slopes = [radius * float(matrix.sum(axis).max()) for axis in (1, 0)]
     reach = 2 * (top + _support(shift, radius, domain))
-    return _Constants(reach, slopes[0], slopes[1] + float(shift.abs().max()), diameter)
+    return Constants(reach, slopes[0], slopes[1] + float(shift.abs().max()), diameter)
 
 
-def _norms(potential: Bilinear) -> tuple[float, float, float]:
+def bilinear_norms(potential: Bilinear) -> tuple[float, float, float]:
     r"""‖M‖₂ and the largest Euclidean norm of a row and of a column of M.
 
     A head's matrix has a small rank k: its norm is that of the product of two triangular factors, and
@@ -258,7 +257,8 @@ def _norms(potential: Bilinear) -> tuple[float, float, float]:
     return scale * float(torch.linalg.matrix_norm(left @ right.T, 2)), scale * rows, scale * columns
 
 
-def _shift(potential: Bilinear) -> Tensor:
+def query_shift(potential: Bilinear) -> Tensor:
+    """c ``[d']`` of a(x, y) = ⟨Mᵀx + c, y⟩."""
     if potential.bq is None:
         return torch.zeros(potential.wk.shape[1], dtype=torch.float64)
     return potential.scale * potential.wk.detach().double().T @ potential.bq.detach().double()
@@ -269,10 +269,10 @@ def _pull(name: str, potential: object, query: Tensor, d: int) -> Tensor:
     if len(query) != d:
         raise ValueError(f"{name}: query must have {d} coordinates, got {len(query)}.")
     if isinstance(potential, Bilinear):
-        return potential.matrix.detach().double().T @ query + _shift(potential)
+        return potential.matrix.detach().double().T @ query + query_shift(potential)
     if isinstance(potential, Gaussian):
         raise ValueError(f"{name}: query must be left out for a Gaussian potential, got one.")
-    return _scale(name, d, potential) * query
+    return dot_scale(name, d, potential) * query
 
 
 def _support(vector: Tensor, radius: float, domain: str) -> float:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from lisse.maths.bounds.bound import Bound, Hypothesis, Variant, bound, checked_variant, log, not_negative
+from lisse.maths.bounds.bound import Bound, BoundVariant, Hypothesis, bound, checked, log
+from lisse.maths.given import Values
 from lisse.maths.isometry.gradient import gap_direction, gap_sums
-
-Array = Tensor | np.ndarray
 
 _BETWEEN_VECTORS = Hypothesis(
     "the printed inequality is one between numbers", False, "it is printed between vectors; their norms are compared"
 )
 
 
+@checked(not_negative="slope k alpha")
 def entropy_gradient(
-    slope: float, k: float, *, alpha: float = 1.0, local_norm: float | None = None, variant: Variant = "corrected"
+    slope: float, k: float, *, alpha: float = 1.0, local_norm: float | None = None, variant: BoundVariant = "corrected"
 ) -> Bound:
     r"""Input gradient of the cross-entropy at one sample, ([beshkov2022] eq. 5).
 
@@ -28,24 +27,22 @@ def entropy_gradient(
     checks. The paper takes K = 1 from the isometry, but an isometry on samples bounds nothing between them:
     ``printed`` is the same number with that K, never valid.
     """
-    name = "entropy_gradient"
-    variant = checked_variant(name, variant)
-    not_negative(name, slope=slope, k=k, alpha=alpha)
     value = log(alpha * slope * k)
     if variant == "printed":
         return bound(value, [_BETWEEN_VECTORS], kind="heuristic", variant="printed")
     return bound(value, _steep(k, local_norm))
 
 
+@checked(not_negative="k beta")
 def translation_gradient_norm(
-    x: Array,
-    z: Array,
+    x: Values,
+    z: Values,
     k: float,
-    groups: Array | None = None,
+    groups: Values | None = None,
     *,
     beta: float = 1.0,
     local_norm: float | None = None,
-    variant: Variant = "corrected",
+    variant: BoundVariant = "corrected",
 ) -> Bound:
     r"""Derivative of the isometric loss when all samples move together ([beshkov2022] eq. 6 and 14).
 
@@ -57,9 +54,6 @@ def translation_gradient_norm(
     ``printed``: the norm of the vector on the right of (14), :math:`\frac{4 \beta K}{N^2} \sum_{i>j} G H J`. Signs
     cancel in it and its factor is half of what is needed: it bounds nothing.
     """
-    name = "translation_gradient_norm"
-    variant = checked_variant(name, variant)
-    not_negative(name, k=k, beta=beta)
     n = len(x)
     if variant == "printed":
         size = float(torch.linalg.vector_norm(gap_direction(x, z, groups)))
@@ -68,22 +62,28 @@ def translation_gradient_norm(
     return bound(log(8 * beta * k / n**2 * total), _steep(k, local_norm))
 
 
+@checked(not_negative="beta")
 def sample_gradient_norms(
-    x: Array, z: Array, k: Array | float, groups: Array | None = None, *, beta: float = 1.0, fixed_input: bool = False
+    x: Values,
+    z: Values,
+    k: Values | float,
+    groups: Values | None = None,
+    *,
+    beta: float = 1.0,
+    fixed_input: bool = False,
 ) -> Tensor:
     r"""Upper bounds ``[n]`` of the isometric loss's gradient in each sample, float64.
 
     .. math:: \Big\|\frac{\partial \beta L_{ISO}}{\partial x_k}\Big\|_2 \le \frac{4\beta}{N^2} \sum_j G_{kj} |H_{kj}|\,
               (1 + K_k)
 
-    with ``k`` a bound on :math:`\|\nabla\Phi(x_k)\|_2`, one number or one per sample: (6) and (14) as SPEC of
-    [beshkov2022] corrects them for what an attack differentiates. ``fixed_input``: without the 1. Proof: every term of
-    :func:`~lisse.maths.isometry.isometric_gradient` is a unit vector, or one pulled back by the Jacobian. ∎
+    with ``k`` a bound on :math:`\|\nabla\Phi(x_k)\|_2`, one number or one per sample: (6) and (14) of [beshkov2022] as
+    corrected for what an attack differentiates (docs/errata.md#isometric). ``fixed_input``: without the 1. Proof: every
+    term of :func:`~lisse.maths.isometry.isometric_gradient` is a unit vector, or one pulled back by the Jacobian. ∎
     """
     steep = torch.as_tensor(k, dtype=torch.float64)
     if steep.ndim > 1 or not bool((torch.isfinite(steep) & (steep >= 0)).all()):
         raise ValueError("sample_gradient_norms: k must be finite and not negative, one number or one per sample.")
-    not_negative("sample_gradient_norms", beta=beta)
     sums = gap_sums(x, z, groups)
     return 4 * beta / len(sums) ** 2 * sums * (steep.to(sums.device) + (0.0 if fixed_input else 1.0))
 

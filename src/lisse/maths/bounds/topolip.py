@@ -10,23 +10,13 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from lisse.maths.bounds.attention_on_measures import NOT_A_PROOF, log_bracket, needed_a
-from lisse.maths.bounds.bound import (
-    Bound,
-    Hypothesis,
-    Variant,
-    bound,
-    checked_variant,
-    log,
-    log_sum,
-    not_negative,
-    positive,
-    whole,
-)
+from lisse.maths.bounds.bound import Bound, BoundVariant, Hypothesis, bound, checked, log, log_sum
+from lisse.maths.bounds.mean_field import NOT_A_PROOF, log_bracket, needed_a
 
 
+@checked(natural="d heads", above_zero="sigma t", not_negative="s")
 def topolip_attention(
-    d: int, sigma: float, t: float, s: float, *, heads: int | None = None, variant: Variant = "corrected"
+    d: int, sigma: float, t: float, s: float, *, heads: int | None = None, variant: BoundVariant = "corrected"
 ) -> Bound:
     r"""Attention with Q, K, V (and W^O) of independent N(0, σ²) entries, on measures in the ball of radius tσ.
 
@@ -40,13 +30,6 @@ def topolip_attention(
       (:func:`mean_field_attention`), for ``heads=M`` times :math:`\sqrt M\,(\sigma\sqrt d(1+\sqrt M) + s)`:
       W^O is d × Md. Valid where :func:`tail_probability` with one-sided tails is positive.
     """
-    name = "topolip_attention"
-    variant = checked_variant(name, variant)
-    whole(name, d=d)
-    positive(name, sigma=sigma, t=t)
-    not_negative(name, s=s)
-    if heads is not None:
-        whole(name, heads=heads)
     many = heads or 1
     a, radius = _gaussian_norm(d, d, sigma, s), t * sigma
     a_norm = math.sqrt(many / d) * a**2
@@ -72,8 +55,9 @@ def topolip_attention(
     return bound(logarithm, (ball, _likely(probability)), variant=variant, probability=probability)
 
 
+@checked(natural="channels", not_negative="k", above_zero="sigma t")
 def topolip_convolution(
-    k: int, channels: int, sigma: float, t: float, *, variant: Variant = "corrected"
+    k: int, channels: int, sigma: float, t: float, *, variant: BoundVariant = "corrected"
 ) -> Bound:  # fmt: skip
     r"""Mean-field convolution: (2k+1)×(2k+1) kernels, C = ``channels``, weights N(0, σ²/(C(2k+1)²)), inputs N(0, σ²).
 
@@ -84,13 +68,10 @@ def topolip_convolution(
       t\sigma/((2k+1)\sqrt C)`, times :math:`\sqrt C` for the C output channels. Valid where the probability that all
       :math:`2(2k+1)^2` Gaussian variables lie in that box is shown positive by a union bound.
     """
-    name = "topolip_convolution"
-    variant = checked_variant(name, variant)
-    whole(name, channels=channels)
-    not_negative(name, k=k)
     if k != int(k):
-        raise ValueError(f"{name}: k must be a whole number, got {k}. The kernel has 2k + 1 pixels a side.")
-    positive(name, sigma=sigma, t=t)
+        raise ValueError(
+            f"topolip_convolution: k must be a whole number, got {k}. The kernel has 2k + 1 pixels a side."
+        )
     side, reach = 2 * k + 1, t * sigma
     if variant == "printed":
         value = side * math.sqrt(reach * channels * (1 + 1 / (side * math.sqrt(channels))))
@@ -105,6 +86,7 @@ def topolip_convolution(
     return bound(log(value), (_likely(probability),), variant=variant, probability=probability)
 
 
+@checked(natural="d heads hidden", above_zero="sigma t", not_negative="s gamma variance eps")
 def topolip_transformer(
     d: int,
     sigma: float,
@@ -116,7 +98,7 @@ def topolip_transformer(
     gamma: float = 1.0,
     variance: float = 0.0,
     eps: float = 1e-5,
-    variant: Variant = "corrected",
+    variant: BoundVariant = "corrected",
 ) -> Bound:
     r"""The pre-LN block of [chen2024] §4.2: :math:`(\|W_1\|\|W_2\|\,L_{LN} + 1)(1 + L_{LN}\,L_{MHA})`.
 
@@ -130,11 +112,6 @@ def topolip_transformer(
       large: see ``log10``. The residual sum is :math:`1 + L`, because the attention's bound is a displacement of atoms
       plus a supremum of differences, and both add to the identity's.
     """
-    name = "topolip_transformer"
-    variant = checked_variant(name, variant)
-    whole(name, d=d, heads=heads, hidden=d if hidden is None else hidden)
-    positive(name, sigma=sigma, t=t)
-    not_negative(name, s=s, gamma=gamma, variance=variance, eps=eps)
     wide = d if hidden is None else hidden
     if variant == "printed":
         attention = topolip_attention(d, sigma, t, s, heads=heads, variant="printed")
@@ -158,6 +135,7 @@ def topolip_transformer(
     return bound(logarithm, (_likely(probability),), variant=variant, probability=probability)
 
 
+@checked(not_negative="gamma variance eps")
 def topolip_resnet(
     k: int,
     channels: int,
@@ -167,7 +145,7 @@ def topolip_resnet(
     gamma: float = 1.0,
     variance: float = 1.0,
     eps: float = 0.0,
-    variant: Variant = "corrected",
+    variant: BoundVariant = "corrected",
 ) -> Bound:
     r"""The bottleneck block of [chen2024] §4.2: :math:`1 + L_{Conv}^3 L_{BN}^3`.
 
@@ -175,9 +153,7 @@ def topolip_resnet(
     convolution and batch norm in evaluation mode, :math:`\|\gamma\|_\infty/\sqrt{v + \epsilon}`, v = ``variance`` the
     least running variance. (Def. 2 has a ReLU in each convolution; its constant is 1.)
     """
-    name = "topolip_resnet"
-    convolution = topolip_convolution(k, channels, sigma, t, variant=checked_variant(name, variant))
-    not_negative(name, gamma=gamma, variance=variance, eps=eps)
+    convolution = topolip_convolution(k, channels, sigma, t, variant=variant)
     slope = gamma if variant == "printed" else batch_norm_lipschitz(gamma, variance, eps=eps)
     logarithm = log_sum(0.0, 3 * (convolution.log10 * math.log(10) + log(slope)))
     return bound(
@@ -186,6 +162,7 @@ def topolip_resnet(
     )  # fmt: skip
 
 
+@checked(not_negative="lipschitz", natural="points")
 def topolip_bound(lipschitz: float, *, p: float = math.inf, points: int | None = None) -> Bound:
     r"""TopoLip of Definition 6, Lip(g)·Lip(f), where it exists: between matched clouds, f L-Lipschitz point by point.
 
@@ -195,18 +172,16 @@ def topolip_bound(lipschitz: float, *, p: float = math.inf, points: int | None =
     the constant is 2L; :math:`W_p` of the n - 1 bars of H0 has :math:`2(n-1)^{1/p}L` (``p``, ``points``).
     Not the same object as the change rate that [chen2024] §5 also calls TopoLip.
     """
-    name = "topolip_bound"
-    not_negative(name, lipschitz=lipschitz)
     if not p >= 1:
-        raise ValueError(f"{name}: p must be at least 1, got {p}.")
+        raise ValueError(f"topolip_bound: p must be at least 1, got {p}.")
     if math.isinf(p):
         return bound(log(2 * lipschitz))
     if points is None:
-        raise ValueError(f"{name}: points must be given for p = {p}, got None. W_p sums over the bars of H0.")
-    whole(name, points=points)
+        raise ValueError(f"topolip_bound: points must be given for p = {p}, got None. W_p sums over the bars of H0.")
     return bound(log(2 * lipschitz) + log(points - 1) / p)
 
 
+@checked(not_negative="gamma variance eps")
 def layer_norm_lipschitz(gamma: float, variance: float = 0.0, *, eps: float = 1e-5) -> float:
     r"""Largest slope of layer norm on tokens of variance at least v: :math:`\max|\gamma|/\sqrt{v + \epsilon}`.
 
@@ -214,14 +189,16 @@ def layer_norm_lipschitz(gamma: float, variance: float = 0.0, *, eps: float = 1e
     with z the centred token, :math:`z \mapsto z/\sqrt{\|z\|^2/d + \epsilon}` keeps directions, and the length it gives
     is concave in ‖z‖ and zero at 0, so neither radii nor arcs are stretched by more than the slope at the least radius.
     """
-    return _normalisation("layer_norm_lipschitz", gamma, variance, eps)
+    return _normalisation(gamma, variance, eps)
 
 
+@checked(not_negative="gamma running_var eps")
 def batch_norm_lipschitz(gamma: float, running_var: float = 1.0, *, eps: float = 1e-5) -> float:
     r"""Slope of batch norm in evaluation mode, a diagonal map: :math:`\max|\gamma|/\sqrt{v + \epsilon}`."""
-    return _normalisation("batch_norm_lipschitz", gamma, running_var, eps)
+    return _normalisation(gamma, running_var, eps)
 
 
+@checked(natural="d tokens", above_zero="sigma t", not_negative="s")
 def tail_probability(
     d: int,
     sigma: float,
@@ -231,7 +208,7 @@ def tail_probability(
     heads: int | None = None,
     tokens: int = 1,
     two_sided: bool = True,
-    variant: Variant = "corrected",
+    variant: BoundVariant = "corrected",
 ) -> float:
     r"""Probability guaranteed for what Theorem 1 uses: tokens in the ball of radius tσ, norms at most 2σ√d + s.
 
@@ -240,11 +217,6 @@ def tail_probability(
     3M + 1 with ``heads=M`` (and W^O). Lemma 2's factor 2 pays for both ends of the spectrum; the largest singular value
     alone needs 1 (``two_sided=False``). A negative value guarantees nothing; it is returned as it is.
     """
-    name = "tail_probability"
-    variant = checked_variant(name, variant)
-    whole(name, d=d, tokens=tokens)
-    positive(name, sigma=sigma, t=t)
-    not_negative(name, s=s)
     tail = math.exp(-(s**2) / (2 * sigma**2))
     if variant == "printed":
         return min(1 - d / t**2, 1 - 2 * tail)
@@ -252,59 +224,52 @@ def tail_probability(
     return 1 - tokens * d / t**2 - (2 if two_sided else 1) * matrices * tail
 
 
-def convolution_tail_probability(t: float, *, variables: int = 1, variant: Variant = "corrected") -> float:
+@checked(above_zero="t", natural="variables")
+def convolution_tail_probability(t: float, *, variables: int = 1, variant: BoundVariant = "corrected") -> float:
     r"""Probability guaranteed that Gaussian variables stay within t standard deviations.
 
     ``printed``, Theorem 2: :math:`1 - 1/t^2` (Chebyshev, one variable; 0 at t = 1). ``corrected``: the union bound with
     the Gaussian tail, :math:`1 - n\,\mathrm{erfc}(t/\sqrt2)`, n = ``variables``. Negative guarantees nothing.
     """
-    name = "convolution_tail_probability"
-    variant = checked_variant(name, variant)
-    positive(name, t=t)
-    whole(name, variables=variables)
     return 1 - 1 / t**2 if variant == "printed" else 1 - variables * math.erfc(t / math.sqrt(2))
 
 
+@checked(natural="d heads", above_zero="sigma")
 def attention_order(d: int, sigma: float, *, heads: int | None = None) -> float:
     r"""The O() of [chen2024] Theorem 1: :math:`\sigma^5d^2`, or :math:`\sigma^6d^{5/2}M` with ``heads=M``.
 
     It is the second of two leading terms (:func:`attention_terms`), which leads only where σ³d√M ≳ 1.
     """
-    whole("attention_order", d=d, heads=heads or 1)
-    positive("attention_order", sigma=sigma)
     return sigma**5 * d**2 if heads is None else sigma**6 * d**2.5 * heads
 
 
+@checked(natural="d heads", above_zero="sigma p")
 def attention_terms(d: int, sigma: float, *, p: float, heads: int | None = None) -> tuple[float, float]:
     r"""Both leading terms of the printed bound at t = p√d, s → 0.
 
     :math:`4p\sigma^2d + 16p^2\sigma^5d^2`, or :math:`8p\sigma^3d^{3/2}\sqrt M + 32p^2\sigma^6d^{5/2}M`.
     """
-    whole("attention_terms", d=d, heads=heads or 1)
-    positive("attention_terms", sigma=sigma, p=p)
     if heads is None:
         return 4 * p * sigma**2 * d, 16 * p**2 * sigma**5 * d**2
     return 8 * p * sigma**3 * d**1.5 * math.sqrt(heads), 32 * p**2 * sigma**6 * d**2.5 * heads
 
 
-def convolution_order(k: int, channels: int, sigma: float, *, variant: Variant = "printed") -> float:
+@checked(natural="channels", above_zero="k sigma")
+def convolution_order(k: int, channels: int, sigma: float, *, variant: BoundVariant = "printed") -> float:
     r"""The O() of [chen2024] Theorem 2, :math:`k\sqrt{\sigma C}`; corrected :math:`k\sigma\sqrt C`."""
-    variant = checked_variant("convolution_order", variant)
-    whole("convolution_order", channels=channels)
-    positive("convolution_order", k=k, sigma=sigma)
     return k * math.sqrt(sigma * channels) if variant == "printed" else k * sigma * math.sqrt(channels)
 
 
+@checked(natural="d heads", above_zero="sigma")
 def transformer_order(d: int, sigma: float, *, heads: int) -> tuple[float, float, float]:
     r"""The terms whose largest [chen2024] §4.2 calls O(TF): 1, :math:`\sigma^7d^3M`, :math:`\sigma^{10}d^{9/2}M`.
 
     They take :math:`\|\gamma\| \approx \sigma\sqrt d`, a Euclidean norm, where the formula has the largest entry.
     """
-    whole("transformer_order", d=d, heads=heads)
-    positive("transformer_order", sigma=sigma)
     return 1.0, sigma**7 * d**3 * heads, sigma**10 * d**4.5 * heads
 
 
+@checked(natural="channels", above_zero="k sigma")
 def resnet_order(
     k: int, channels: int, sigma: float, *, exponent: Literal["printed", "consistent", "unit"] = "printed"
 ) -> tuple[float, float]:
@@ -316,8 +281,6 @@ def resnet_order(
     powers = {"printed": (2.5, 3.0), "consistent": (4.5, 3.0), "unit": (1.5, 1.5)}
     if exponent not in powers:
         raise ValueError(f"resnet_order: exponent must be one of {', '.join(powers)}, got {exponent!r}.")
-    whole("resnet_order", channels=channels)
-    positive("resnet_order", k=k, sigma=sigma)
     e, c = powers[exponent]
     return 1.0, k**3 * sigma**e * channels**c
 
@@ -331,8 +294,7 @@ def _likely(probability: float) -> Hypothesis:
     return Hypothesis("the guaranteed probability is positive", probability > 0, f"{probability:.6g}")
 
 
-def _normalisation(name: str, gamma: float, variance: float, eps: float) -> float:
-    not_negative(name, gamma=gamma, variance=variance, eps=eps)
+def _normalisation(gamma: float, variance: float, eps: float) -> float:
     if variance + eps == 0:
         return math.inf if gamma else 0.0
     return gamma / math.sqrt(variance + eps)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,41 @@ from lisse.maths.corruption.spatter import spatter
 #: Values worked on at a time: little enough to stay near the processor.
 _CHUNK = 1 << 20
 _SMALLEST = 4
+
+
+class _Setting(NamedTuple):
+    """What corruptions take beside the images: random numbers, their parameters, whether the images were bytes."""
+
+    draws: Draws
+    level: Level
+    strength: Strength
+    variant: Variant
+    textures: list[Tensor]
+    bytes_: bool
+
+
+# Each gives a new tensor that may leave [0, 1].
+_BY_NAME: dict[str, Callable[[Tensor, _Setting], Tensor]] = {
+    "gaussian_noise": lambda x, to: noise.gaussian_noise(x, to.draws, sigma=to.level[0]),
+    "shot_noise": lambda x, to: noise.shot_noise(x, to.draws, photons=to.level[0], bytes_=to.bytes_),
+    "impulse_noise": lambda x, to: noise.impulse_noise(x, to.draws, amount=to.level[0]),
+    "speckle_noise": lambda x, to: noise.speckle_noise(x, to.draws, sigma=to.level[0]),
+    "gaussian_blur": lambda x, to: blur.gaussian_blur(x, sigma=to.level[0]),
+    "defocus_blur": lambda x, to: blur.defocus_blur(x, radius=to.level[0], softness=to.level[1]),
+    "glass_blur": lambda x, to: blur.glass_blur(x, to.draws, level=to.level, variant=to.variant, bytes_=to.bytes_),
+    "motion_blur": lambda x, to: blur.motion_blur(x, to.draws, radius=to.level[0], sigma=to.level[1]),
+    "zoom_blur": lambda x, to: blur.zoom_blur(x, end=to.level[0], step=to.level[1]),
+    "snow": lambda x, to: weather.snow(x, to.draws, level=to.level),
+    "frost": lambda x, to: weather.frost(x, to.draws, level=to.level, textures=to.textures, variant=to.variant),
+    "fog": lambda x, to: weather.fog(x, to.draws, amount=to.level[0], decay=to.level[1]),
+    "spatter": lambda x, to: spatter(x, to.draws, level=to.level),
+    "brightness": lambda x, to: digital.brightness(x, amount=to.level[0]),
+    "contrast": lambda x, to: digital.contrast(x, factor=to.level[0]),
+    "saturate": lambda x, to: digital.saturate(x, factor=to.level[0], offset=to.level[1]),
+    "elastic_transform": lambda x, to: digital.elastic_transform(x, to.draws, level=to.level, strength=to.strength),
+    "pixelate": lambda x, to: digital.pixelate(x, scale=to.level[0], bytes_=to.bytes_),
+    "jpeg_compression": lambda x, to: digital.jpeg_compression(x, quality=int(to.level[0])),
+}
 
 
 @torch.no_grad()
@@ -43,8 +78,8 @@ def corrupt(
         generator: the randomness (torch's default without one). Every image has its own. The numbers are drawn image
             by image: with a CPU generator that goes on from call to call, a batch gives the same images however it is
             cut into parts, on any device.
-        textures: for frost, byte pictures ``[3, H, W]`` of frost; without them the six published ones, where
-            ``lisse.data.frost_textures()`` finds them.
+        textures: what frost needs and no other takes: byte pictures ``[3, H, W]`` of frost.
+            ``lisse.data.frost_textures()`` gives the six published ones.
         variant: ``hendrycks`` keeps two slips of the published generator: glass_blur copies a neighbour where
             ``corrected`` exchanges the two pixels, frost never takes the last texture.
 
@@ -61,73 +96,20 @@ def corrupt(
     level = _checked_level(name, severity, strength)
     if variant not in ("corrected", "hendrycks"):
         raise ValueError(f"corrupt: variant must be 'corrected' or 'hendrycks', got {variant!r}. Choose one of these.")
-    made = torch.empty_like(values)
+    result = torch.empty_like(values)
     work = torch.float64 if values.dtype == torch.float64 else torch.float32
     frosts: list[Tensor] = []
     if name == "frost":
         like = torch.empty(0, *values.shape[1:], dtype=work, device=values.device)
-        frosts = weather.frost_textures(_checked_textures(textures, values.device), like, strength=strength)
+        frosts = weather.scaled_textures(_checked_textures(textures, values.device), like, strength=strength)
     size = max(1, _CHUNK // values[0].numel()) if len(values) else 1
     for begin in range(0, len(values), size):
         part = values[begin : begin + size]
         x = part.to(work).div_(255) if bytes_ else part.to(work)
-        draws = Draws(len(x), generator, x.device)
-        y = _corrupted(x, draws, name, level, strength, variant, frosts, bytes_).clamp_(0, 1)
-        made[begin : begin + size] = y.mul_(255).add_(1e-3).floor_() if bytes_ else y
-    return made.reshape(shape)
-
-
-def _corrupted(
-    x: Tensor,
-    draws: Draws,
-    name: str,
-    level: Level,
-    strength: Strength,
-    variant: Variant,
-    textures: list[Tensor],
-    bytes_: bool,
-) -> Tensor:
-    """A new tensor that may leave [0, 1]."""
-    match name:
-        case "gaussian_noise":
-            return noise.gaussian_noise(x, draws, sigma=level[0])
-        case "shot_noise":
-            return noise.shot_noise(x, draws, photons=level[0], bytes_=bytes_)
-        case "impulse_noise":
-            return noise.impulse_noise(x, draws, amount=level[0])
-        case "speckle_noise":
-            return noise.speckle_noise(x, draws, sigma=level[0])
-        case "gaussian_blur":
-            return blur.gaussian_blur(x, sigma=level[0])
-        case "defocus_blur":
-            return blur.defocus_blur(x, radius=level[0], softness=level[1])
-        case "glass_blur":
-            sigma, reach, rounds = level[0], int(level[1]), int(level[2])
-            return blur.glass_blur(x, draws, sigma=sigma, reach=reach, rounds=rounds, variant=variant, bytes_=bytes_)
-        case "motion_blur":
-            return blur.motion_blur(x, draws, radius=level[0], sigma=level[1])
-        case "zoom_blur":
-            return blur.zoom_blur(x, end=level[0], step=level[1])
-        case "snow":
-            return weather.snow(x, draws, level=level)
-        case "frost":
-            return weather.frost(x, draws, level=level, textures=textures, variant=variant)
-        case "fog":
-            return weather.fog(x, draws, amount=level[0], decay=level[1])
-        case "spatter":
-            return spatter(x, draws, level=level)
-        case "brightness":
-            return digital.brightness(x, amount=level[0])
-        case "contrast":
-            return digital.contrast(x, factor=level[0])
-        case "saturate":
-            return digital.saturate(x, factor=level[0], offset=level[1])
-        case "elastic_transform":
-            return digital.elastic_transform(x, draws, level=level, strength=strength)
-        case "pixelate":
-            return digital.pixelate(x, scale=level[0], bytes_=bytes_)
-        case _:
-            return digital.jpeg_compression(x, quality=int(level[0]))
+        setting = _Setting(Draws(len(x), generator, x.device), level, strength, variant, frosts, bytes_)
+        y = _BY_NAME[name](x, setting).clamp_(0, 1)
+        result[begin : begin + size] = y.mul_(255).add_(1e-3).floor_() if bytes_ else y
+    return result.reshape(shape)
 
 
 def _checked_images(images: Any) -> tuple[Tensor, torch.Size, bool]:
@@ -188,22 +170,16 @@ def _checked_level(name: str, severity: int, strength: Strength) -> Level:
 
 
 def _checked_textures(textures: Sequence[Any] | Tensor | None, device: torch.device) -> list[Tensor]:
-    if textures is None:
-        # The one look upwards in the house: frost blends in published pictures, and these are files. A person who has
-        # them where lisse looks for data need not say so at every call.
-        from lisse.data.corrupted import frost_textures
-
-        try:
-            textures = frost_textures()
-        except ValueError as error:
-            raise ValueError(f"corrupt: textures must be given for frost, got none. {error}") from None
-    if len(textures) == 0:
-        raise ValueError("corrupt: textures must hold at least one picture, got none. Leave it out to find them.")
-    made = [torch.as_tensor(texture) for texture in textures]
-    for texture in made:
+    if textures is None or len(textures) == 0:
+        raise ValueError(
+            "corrupt: textures must hold at least one picture for frost, got none. The published ones are "
+            "textures=lisse.data.frost_textures()."
+        )
+    pictures = [torch.as_tensor(texture) for texture in textures]
+    for texture in pictures:
         if texture.dtype != torch.uint8 or texture.ndim != 3 or texture.shape[0] != 3 or min(texture.shape[1:]) < 8:
             raise ValueError(
                 f"corrupt: textures must be byte pictures [3, H, W] (a list of them, or one tensor [k, 3, H, W]), "
                 f"got {texture.dtype} of shape {tuple(texture.shape)}. lisse.data.frost_textures() gives such."
             )
-    return [texture.to(device) for texture in made]
+    return [texture.to(device) for texture in pictures]

@@ -40,15 +40,14 @@ def zoom_blur(x: Tensor, *, end: float, step: float) -> Tensor:
     return total.div_(len(zooms) + 1)
 
 
-def glass_blur(
-    x: Tensor, draws: Draws, *, sigma: float, reach: int, rounds: int, variant: Variant, bytes_: bool
-) -> Tensor:
-    """Smoothed, neighbouring pixels exchanged at random, smoothed again.
+def glass_blur(x: Tensor, draws: Draws, *, level: tuple[float, ...], variant: Variant, bytes_: bool) -> Tensor:
+    """Smoothed, neighbouring pixels exchanged at random, smoothed again; ``level`` is sigma, reach, rounds.
 
     From the last pixel to the first, each is exchanged with one at most ``reach`` away (``-reach … reach - 1`` along
     both axes). Variant ``hendrycks`` copies that neighbour instead, as the published generator does by mistake.
     """
     n, c, h, w = x.shape
+    sigma, reach, rounds = level[0], int(level[1]), int(level[2])
     x = smoothed(x, sigma)
     if bytes_:
         x = (x * 255 + 1e-3).floor_() / 255
@@ -60,11 +59,11 @@ def glass_blur(
         down, right = (shift * (2 * reach)).long().sub_(reach).unbind(1)
         partner = (position + w * down + right).T.contiguous()
         for begin, end in span:
-            here, there = position[begin:end], partner[begin:end]
-            new = source.gather(0, there)
+            pixels, partners = position[begin:end], partner[begin:end]
+            new = source.gather(0, partners)
             if variant == "corrected":
-                source.scatter_(0, there, source[here])
-            source[here] = new
+                source.scatter_(0, partners, source[pixels])
+            source[pixels] = new
     x = x.flatten(2).gather(2, source.T[:, None].expand(n, c, h * w)).reshape(x.shape)
     return smoothed(x, sigma)
 

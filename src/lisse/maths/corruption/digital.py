@@ -75,16 +75,16 @@ def jpeg_compression(x: Tensor, *, quality: int) -> Tensor:
     from PIL import Image
 
     pixels = x.mul(255).round_().to(torch.uint8).cpu().permute(0, 2, 3, 1).contiguous().numpy()
-    made = np.empty_like(pixels)
+    restored = np.empty_like(pixels)
     h, w, c = pixels.shape[1:]
     mode = "L" if c == 1 else "RGB"
-    for image, into in zip(pixels, made, strict=True):
+    for image, into in zip(pixels, restored, strict=True):
         buffer = io.BytesIO()
         Image.fromarray(image[..., 0] if c == 1 else image).save(buffer, "JPEG", quality=quality)
         # the decoder itself: size and mode are known, and Image.open would parse every header in Python
         decoded = Image.frombytes(mode, (w, h), buffer.getvalue(), "jpeg", mode, "")
         into[...] = np.frombuffer(decoded.tobytes(), np.uint8).reshape(h, w, c)
-    return torch.from_numpy(made).permute(0, 3, 1, 2).to(x).div_(255)
+    return torch.from_numpy(restored).permute(0, 3, 1, 2).to(x).div_(255)
 
 
 def elastic_transform(x: Tensor, draws: Draws, *, level: tuple[float, ...], strength: Strength) -> Tensor:

@@ -33,7 +33,7 @@ class Draws:
     def normal(self, *shape: int) -> Tensor:
         """Standard normal numbers ``[count, *shape]``, float32."""
         (uniform,) = self.uniform([pairs(math.prod(shape))])
-        return gaussian(uniform, shape)
+        return box_muller(uniform, shape)
 
     def poisson(self, rate: Tensor) -> Tensor:
         """Poisson numbers of mean ``rate`` ``[count, …]``."""
@@ -46,7 +46,7 @@ def pairs(count: int) -> int:
     return count + count % 2
 
 
-def gaussian(uniform: Tensor, shape: Sequence[int]) -> Tensor:
+def box_muller(uniform: Tensor, shape: Sequence[int]) -> Tensor:
     r"""Normal numbers ``[n, *shape]`` from uniform ``[n, pairs]`` (Box and Muller).
 
     :math:`\sqrt{-2 \ln (1 - u)}\,(\cos 2\pi v, \sin 2\pi v)`. With 24 bits in u none exceeds 5.8.
@@ -54,5 +54,5 @@ def gaussian(uniform: Tensor, shape: Sequence[int]) -> Tensor:
     u, v = uniform.chunk(2, dim=1)
     radius = torch.log(1 - u).mul_(-2).sqrt_()  # 1 - u has no rounding; log1p is several times slower
     angle = v * (2 * math.pi)
-    made = torch.cat([torch.cos(angle).mul_(radius), torch.sin(angle).mul_(radius)], dim=1)
-    return made[:, : math.prod(shape)].reshape(len(uniform), *shape)
+    normals = torch.cat([torch.cos(angle).mul_(radius), torch.sin(angle).mul_(radius)], dim=1)
+    return normals[:, : math.prod(shape)].reshape(len(uniform), *shape)

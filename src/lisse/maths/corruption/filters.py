@@ -103,11 +103,11 @@ def filtered(x: Tensor, kernel: Tensor) -> Tensor:
 
 def _quick(size: int) -> int:
     """The next length without prime factors beyond 5, for which an FFT is quick."""
-    rest = size
+    cofactor = size
     for factor in (2, 3, 5):
-        while rest % factor == 0:
-            rest //= factor
-    return size if rest == 1 else _quick(size + 1)
+        while cofactor % factor == 0:
+            cofactor //= factor
+    return size if cofactor == 1 else _quick(size + 1)
 
 
 def cropped_size(size: int, zoom: float) -> tuple[int, int]:
@@ -145,14 +145,14 @@ def streaked(x: Tensor, degrees: Tensor, *, radius: float, sigma: float) -> Tens
     h, w = x.shape[-2:]
     reach = taps - 1
     wide = padded(x[order.to(x.device)], reach, reach, "edge")
-    made = torch.zeros_like(x)
+    moved = torch.zeros_like(x)
     start = 0
     for path, count in zip(distinct.tolist(), which.bincount().tolist(), strict=True):
-        part, into = wide[start : start + count], made[start : start + count]
+        part, into = wide[start : start + count], moved[start : start + count]
         for weight, down, right in zip(weights, *path, strict=True):
             top, left = reach + down, reach + right
             into.add_(part[..., top : top + h, left : left + w], alpha=weight)
         start += count
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order))
-    return made[back.to(x.device)]
+    return moved[back.to(x.device)]

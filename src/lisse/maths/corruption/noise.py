@@ -40,13 +40,13 @@ def shot_noise(x: Tensor, draws: Draws, *, photons: float, bytes_: bool) -> Tens
     first, steps, starts = _poisson_table(photons)
     level = (x * 255).round_().int()
     cell = u.mul(_CELLS).int().add_(level, alpha=_CELLS)
-    found = first.to(x.device)[cell]
-    open_ = (found < 0).flatten().nonzero().flatten()
+    counts = first.to(x.device)[cell]
+    open_ = (counts < 0).flatten().nonzero().flatten()
     if len(open_):  # the cell holds a step of the distribution function: look it up
         which = level.flatten()[open_]
-        place = torch.searchsorted(steps.to(x.device), which + u.flatten()[open_].double(), right=True)
-        found.view(-1)[open_] = (place - starts.to(x.device)[which]).to(found.dtype)
-    return found.to(x).div_(photons)
+        rank = torch.searchsorted(steps.to(x.device), which + u.flatten()[open_].double(), right=True)
+        counts.view(-1)[open_] = (rank - starts.to(x.device)[which]).to(counts.dtype)
+    return counts.to(x).div_(photons)
 
 
 @functools.lru_cache(maxsize=16)

@@ -29,7 +29,7 @@ EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 CORRUPTIONS = MAIN + EXTRA
 
 Level = tuple[float, ...]
-Table = dict[str, tuple[Level, Level, Level, Level, Level]]
+Levels = dict[str, tuple[Level, Level, Level, Level, Level]]
 
 #: [hendrycks2019], as in the published generator of CIFAR-10-C. The numbers of a row:
 #: noises: standard deviation; photons; fraction of values. defocus_blur: radius, softening of the disk's edge.
@@ -37,7 +37,7 @@ Table = dict[str, tuple[Level, Level, Level, Level, Level]]
 #: snow: mean, std, zoom, threshold, motion radius and sigma, weight of the image. frost: weights of image and frost.
 #: fog: amount, decay. elastic_transform: alpha, sigma, affine, each times the image's side.
 #: spatter: mean, std, sigma, threshold, amount (water) or sigma (mud), 1 for mud. saturate: factor, offset.
-CIFAR: Table = {
+CIFAR_LEVELS: Levels = {
     "gaussian_noise": ((0.04,), (0.06,), (0.08,), (0.09,), (0.10,)),
     "shot_noise": ((500,), (250,), (100,), (75,), (50,)),
     "impulse_noise": ((0.01,), (0.02,), (0.03,), (0.05,), (0.07,)),
@@ -73,7 +73,7 @@ CIFAR: Table = {
 
 #: The ImageNet-C strengths as the package imagecorruptions has them, for images of any size. elastic_transform here:
 #: alpha, sigma over the side, largest random shift over the height; there is no affine part.
-IMAGENET: Table = {
+IMAGENET_LEVELS: Levels = {
     "gaussian_noise": ((0.08,), (0.12,), (0.18,), (0.26,), (0.38,)),
     "shot_noise": ((60,), (25,), (12,), (5,), (3,)),
     "impulse_noise": ((0.03,), (0.06,), (0.09,), (0.17,), (0.27,)),
@@ -113,4 +113,4 @@ IMAGENET: Table = {
     "saturate": ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
 }
 
-PARAMETERS: dict[Strength, Table] = {"cifar": CIFAR, "imagenet": IMAGENET}
+PARAMETERS: dict[Strength, Levels] = {"cifar": CIFAR_LEVELS, "imagenet": IMAGENET_LEVELS}

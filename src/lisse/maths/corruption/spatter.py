@@ -47,7 +47,7 @@ def relief(amount: Tensor) -> Tensor:
     Distances from the drops' edges, up to 20, smoothed and with their histogram made flat, through an embossing
     filter and smoothed.
     """
-    depth = distances(edges(amount)).float().div_(_ONE).clamp_max_(_DEEPEST)
+    depth = edge_distances(edges(amount)).float().div_(_ONE).clamp_max_(_DEEPEST)
     depth = _means(depth).add_(1e-4).floor_()
     wide = _framed(equalised(depth.long(), _DEEPEST + 1).float(), "mirror")
     raised = wide[:, 1:-1, 1:-1] + wide[:, 1:-1, 2:] + wide[:, 2:, 1:-1] + 2 * wide[:, 2:, 2:]
@@ -81,27 +81,27 @@ def edges(amount: Tensor) -> Tensor:
     peak = torch.where(upright, (size > at(-1, 0)) & (size >= at(1, 0)), peak)
     peak = torch.where(level, (size > at(0, -1)) & (size >= at(0, 1)), peak)
     weak = peak & (size > _LOW)
-    found = weak & (size > _HIGH)
+    strong = weak & (size > _HIGH)
     while True:
-        near = functional.pad(found, (1, 1, 1, 1))
+        near = functional.pad(strong, (1, 1, 1, 1))
         near = near[:, :-2] | near[:, 1:-1] | near[:, 2:]
         grown = weak & (near[:, :, :-2] | near[:, :, 1:-1] | near[:, :, 2:])
-        if torch.equal(grown, found):
-            return found
-        found = grown
+        if torch.equal(grown, strong):
+            return strong
+        strong = grown
 
 
-def distances(found: Tensor) -> Tensor:
-    """Distance of each pixel from the next one that is ``found`` ``[n, h, w]``, in 1/65,536 (int32).
+def edge_distances(mask: Tensor) -> Tensor:
+    """Distance of each pixel from the next one in the ``mask`` ``[n, h, w]``, in 1/65,536 (int32).
 
     The shortest path of steps to the eight neighbours and knight's moves (1, 1.4, 2.1969), found by one sweep down and
     one up; inside a row, :math:`\\min_{k \\le j} (d_k + j - k)` is a running minimum.
     """
-    n, h, w = found.shape
+    n, h, w = mask.shape
     far = 1 << 28
-    table = torch.full((h + 4, n, w + 4), far, dtype=torch.int32, device=found.device)
-    table[2:-2, :, 2:-2].masked_fill_(found.transpose(0, 1), 0)
-    slope = torch.arange(w, dtype=torch.int32, device=found.device) * _ONE
+    table = torch.full((h + 4, n, w + 4), far, dtype=torch.int32, device=mask.device)
+    table[2:-2, :, 2:-2].masked_fill_(mask.transpose(0, 1), 0)
+    slope = torch.arange(w, dtype=torch.int32, device=mask.device) * _ONE
     for turned in (False, True):
         # the way up is the way down of the picture turned by 180°
         table = table.flip(0, 2) if turned else table

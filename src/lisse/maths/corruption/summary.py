@@ -19,19 +19,19 @@ def corruption_errors(errors: Errors, baseline: Errors | None = None) -> Tensor:
     :math:`\mathrm{CE}_c = \sum_s E_{s,c} / \sum_s E^{\text{base}}_{s,c}` ([hendrycks2019] sec. 4).
     """
     names = list(errors) if isinstance(errors, Mapping) else None
-    own = _table("errors", errors, names)
+    table = _table("errors", errors, names)
     if baseline is None:
-        return own.mean(1)
+        return table.mean(1)
     if isinstance(baseline, Mapping) != (names is not None):
         raise TypeError(
             "corruption_errors: baseline must be of the kind of errors, got a mapping and an array. "
             "Give both by name, or both as [corruptions, severities]."
         )
     base = _table("baseline", baseline, names)
-    if base.shape != own.shape:
+    if base.shape != table.shape:
         raise ValueError(
             f"corruption_errors: baseline must have the shape of errors, got {tuple(base.shape)} and "
-            f"{tuple(own.shape)}. Measure both on the same corruptions and severities."
+            f"{tuple(table.shape)}. Measure both on the same corruptions and severities."
         )
     totals = base.sum(1)
     if bool((totals == 0).any()):
@@ -39,7 +39,7 @@ def corruption_errors(errors: Errors, baseline: Errors | None = None) -> Tensor:
             "corruption_errors: baseline must make some error under every corruption, got none under one. "
             "A weaker network is the usual baseline."
         )
-    return own.sum(1) / totals
+    return table.sum(1) / totals
 
 
 def mean_corruption_error(errors: Errors, baseline: Errors | None = None) -> Tensor:
@@ -51,15 +51,15 @@ def mean_corruption_error(errors: Errors, baseline: Errors | None = None) -> Ten
     return corruption_errors(errors, baseline).mean()
 
 
-def _table(what: str, errors: Any, names: list[str] | None) -> Tensor:
+def _table(side: str, errors: Any, names: list[str] | None) -> Tensor:
     if names is not None:
         if sorted(errors) != sorted(names):
             odd = ", ".join(sorted(set(errors) ^ set(names)))
-            raise ValueError(f"corruption_errors: {what} must hold the corruptions of errors, got a difference: {odd}.")
+            raise ValueError(f"corruption_errors: {side} must hold the corruptions of errors, got a difference: {odd}.")
         rows = [torch.as_tensor(errors[name], dtype=torch.float64).reshape(-1) for name in names]
         if len({len(row) for row in rows}) > 1:
             raise ValueError(
-                f"corruption_errors: {what} must have as many severities for every corruption, got "
+                f"corruption_errors: {side} must have as many severities for every corruption, got "
                 f"{', '.join(f'{name} {len(row)}' for name, row in zip(names, rows, strict=True))}."
             )
         table = torch.stack(rows) if rows else torch.zeros(0, 0)
@@ -67,9 +67,9 @@ def _table(what: str, errors: Any, names: list[str] | None) -> Tensor:
         table = torch.as_tensor(errors, dtype=torch.float64)
     if table.ndim != 2 or table.numel() == 0:
         raise ValueError(
-            f"corruption_errors: {what} must be [corruptions, severities], got shape {tuple(table.shape)}. "
+            f"corruption_errors: {side} must be [corruptions, severities], got shape {tuple(table.shape)}. "
             "Or a mapping from names to five errors."
         )
     if not bool(torch.isfinite(table).all()) or bool((table < 0).any()):
-        raise ValueError(f"corruption_errors: {what} must be finite and not negative, got {float(table.min()):g} …")
+        raise ValueError(f"corruption_errors: {side} must be finite and not negative, got {float(table.min()):g} …")
     return table

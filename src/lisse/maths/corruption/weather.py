@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lisse.maths.corruption.digital import grey
-from lisse.maths.corruption.draws import Draws, gaussian, pairs
+from lisse.maths.corruption.draws import Draws, box_muller, pairs
 from lisse.maths.corruption.filters import cropped_size, streaked, zoomed
 from lisse.maths.corruption.parameters import Strength, Variant
 
@@ -24,7 +24,7 @@ def snow(x: Tensor, draws: Draws, *, level: tuple[float, ...]) -> Tensor:
     h, w = x.shape[-2:]
     ch, cw = cropped_size(h, zoom)[1], cropped_size(w, zoom)[1]  # only the middle of the layer is ever seen
     uniform, turn = draws.uniform([pairs(ch * cw)], [])
-    layer = gaussian(uniform, [1, ch, cw]).to(x).mul_(std).add_(mean)
+    layer = box_muller(uniform, [1, ch, cw]).to(x).mul_(std).add_(mean)
     layer = zoomed(layer, zoom, (h, w))
     layer = layer.masked_fill(layer < threshold, 0).clamp_(0, 1)
     flakes = streaked(layer, 90 * turn - 135, radius=radius, sigma=sigma).mul_(255).round_().div_(255)
@@ -40,10 +40,10 @@ def frost_scale(texture: tuple[int, int], image: tuple[int, int], strength: Stre
     return 1.1 * max(1.0, need)
 
 
-def frost_textures(textures: Sequence[Tensor], like: Tensor, *, strength: Strength) -> list[Tensor]:
+def scaled_textures(textures: Sequence[Tensor], like: Tensor, *, strength: Strength) -> list[Tensor]:
     """The ``textures`` (bytes ``[3, H, W]``) at the size that goes with images ``like``, floats in [0, 1]."""
     h, w = like.shape[-2:]
-    made = []
+    scaled = []
     for texture in textures:
         scale = frost_scale((texture.shape[1], texture.shape[2]), (h, w), strength)
         if scale == 0.2:  # halfway between pixels, a bilinear fifth is just every fifth pixel
@@ -53,8 +53,8 @@ def frost_textures(textures: Sequence[Tensor], like: Tensor, *, strength: Streng
             mode = "bilinear" if strength == "cifar" else "bicubic"
             small = functional.interpolate(texture[None].to(like) / 255, size=size, mode=mode, align_corners=False)[0]
         small = small.clamp(0, 1)
-        made.append(grey(small[None])[0] if like.shape[1] == 1 else small)
-    return made
+        scaled.append(grey(small[None])[0] if like.shape[1] == 1 else small)
+    return scaled
 
 
 def frost(x: Tensor, draws: Draws, *, level: tuple[float, ...], textures: Sequence[Tensor], variant: Variant) -> Tensor:
@@ -67,16 +67,16 @@ def frost(x: Tensor, draws: Draws, *, level: tuple[float, ...], textures: Sequen
     (u,) = draws.uniform([3])
     kinds = max(1, len(textures) - 1) if variant == "hendrycks" else len(textures)
     which = (u[:, 0] * kinds).long()
-    made = x * weight
+    frosted = x * weight
     for index in range(kinds):
-        mine = (which == index).nonzero().flatten()
-        if len(mine) == 0:
+        samples = (which == index).nonzero().flatten()
+        if len(samples) == 0:
             continue
         pieces = textures[index].unfold(1, h, 1).unfold(2, w, 1)  # [c, H - h + 1, W - w + 1, h, w], a view
-        top = (u[mine, 1] * pieces.shape[1]).long()
-        left = (u[mine, 2] * pieces.shape[2]).long()
-        made[mine] += cover * pieces[:, top, left].transpose(0, 1)
-    return made
+        top = (u[samples, 1] * pieces.shape[1]).long()
+        left = (u[samples, 2] * pieces.shape[2]).long()
+        frosted[samples] += cover * pieces[:, top, left].transpose(0, 1)
+    return frosted
 
 
 def fog(x: Tensor, draws: Draws, *, amount: float, decay: float) -> Tensor:

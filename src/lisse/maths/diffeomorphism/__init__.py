@@ -1,11 +1,9 @@
 """Maximum-entropy random deformations of images, after [petrini2021].
 
 :class:`Diffeomorphism` is the ensemble of fields at a cut-off and an image size, :class:`Field` some fields out of it,
-:func:`deform` the images they deform. The rest says where fields are bijective (:func:`phase_diagram`) and which one
-is the worst for a function (:func:`worst_field`).
+:func:`deform` the images they deform. The rest says where fields are bijective (:func:`phase_diagram`).
 """
 
-from lisse.maths.diffeomorphism.adversary import WorstField, worst_field
 from lisse.maths.diffeomorphism.ensemble import Accepted, Diffeomorphism
 from lisse.maths.diffeomorphism.field import Field, Inverse
 from lisse.maths.diffeomorphism.phase import (
@@ -17,6 +15,7 @@ from lisse.maths.diffeomorphism.phase import (
     warn_if_folding,
 )
 from lisse.maths.diffeomorphism.warp import INTERPOLATIONS, SIGMA, blurred, deform, undeformed
+from lisse.moved import moved_names
 
 __all__ = [
     "INTERPOLATIONS",
@@ -26,7 +25,6 @@ __all__ = [
     "Field",
     "Inverse",
     "PhaseDiagram",
-    "WorstField",
     "bijective_share",
     "blurred",
     "critical_temperatures",
@@ -35,5 +33,6 @@ __all__ = [
     "phase_diagram",
     "undeformed",
     "warn_if_folding",
-    "worst_field",
 ]
+
+__getattr__ = moved_names(__name__)

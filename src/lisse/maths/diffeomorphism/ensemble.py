@@ -6,23 +6,16 @@ import math
 import numbers
 import warnings
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from lisse.maths.diffeomorphism.field import Field
-from lisse.maths.diffeomorphism.modes import (
-    GridRule,
-    ModeRule,
-    check_rules,
-    mode_mask,
-    mode_places,
-    normals,
-    sines,
-)
+from lisse.maths.diffeomorphism.modes import GridRule, ModeRule, check_rules, mode_mask, mode_places, normals, sines
+from lisse.maths.given import all_finite, check_integer, check_word
 
-Place = Literal["centre", "average"]
+Spot = Literal["centre", "average"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +109,7 @@ class Diffeomorphism:
         at temperature 1, the unit of fields that are to be scaled (``field * factor``). The first such call at a
         cut-off takes about a second, for :func:`half_temperature`.
         """
-        if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 0:
-            raise ValueError(f"Diffeomorphism.sample: count must be an integer of at least 0, got {count!r}.")
+        check_integer("Diffeomorphism.sample", 0, count=count)
         heat = self._temperature("sample", temperature, count)
         if count and heat.numel():
             from lisse.maths.diffeomorphism.phase import warn_if_folding
@@ -152,9 +144,9 @@ class Diffeomorphism:
             )
         count, side = len(normals), math.floor(self.cut)
         size = self._temperature("whitened_field", temperature, count).to(normals).sqrt().reshape(-1, 1, 1)
-        places, squares = mode_places(float(self.cut), self.modes)
+        positions, squares = mode_places(float(self.cut), self.modes)
         weighted = normals * (size * squares.rsqrt().to(normals))
-        dense = normals.new_zeros(count, 2, side * side).index_copy(2, places.to(normals.device), weighted)
+        dense = normals.new_zeros(count, 2, side * side).index_copy(2, positions.to(normals.device), weighted)
         cu, cv = dense.reshape(count, 2, side, side).unbind(1)
         return Field(cu, cv, self.size, self.grid)
 
@@ -171,7 +163,7 @@ class Diffeomorphism:
                     f"Diffeomorphism.field: {name} must be [count, {side}, {side}] at cut {self.cut}, "
                     f"got {list(c.shape)}. Index [i - 1, j - 1], i the frequency along u."
                 )
-            if not bool(torch.isfinite(c).all()):
+            if not all_finite(c):
                 raise ValueError(f"Diffeomorphism.field: {name} must be finite, got NaN or infinity among them.")
         if both[0].shape != both[1].shape:
             got = f"{list(both[0].shape)} and {list(both[1].shape)}"
@@ -198,14 +190,10 @@ class Diffeomorphism:
         the CPU is left right behind the last one used). More than ``max_tries`` proposals per field are an error:
         conditioning so rare an event gives fields unlike the ensemble's.
         """
-        for name, given in (("count", count), ("max_tries", max_tries)):
-            if isinstance(given, bool) or not isinstance(given, numbers.Integral) or given < 1:
-                raise ValueError(
-                    f"Diffeomorphism.sample_bijective: {name} must be an integer of at least 1, got {given!r}."
-                )
+        check_integer("Diffeomorphism.sample_bijective", 1, count=count, max_tries=max_tries)
         self._temperature("sample_bijective", temperature, 1)
         source = torch.default_generator if generator is None else generator
-        found: list[Field] = []
+        accepted: list[Field] = []
         tried, have = 0, 0
         while have < count:
             block = min(max(16, 2 * (count - have)), 1024)
@@ -219,16 +207,16 @@ class Diffeomorphism:
                 normals(block, 2 * self.mode_count, source)
             tried += block
             have += len(good)
-            found.append(proposed[good])
+            accepted.append(proposed[good])
             if have < count and tried >= max_tries * count:
                 raise ValueError(
                     f"Diffeomorphism.sample_bijective: temperature must let fields be bijective, got {temperature} "
                     f"with {have} of {tried} proposals. Lower it: half are at {self.temperature_range()[1]:.3g}."
                 )
-        cu, cv = (torch.cat([part[k] for part in [(f.cu, f.cv) for f in found]]) for k in (0, 1))
+        cu, cv = torch.cat([fields.cu for fields in accepted]), torch.cat([fields.cv for fields in accepted])
         return Accepted(Field(cu, cv, self.size, self.grid), count / tried, tried)
 
-    def delta(self, temperature: float | Tensor, *, at: Place = "centre", asymptotic: bool = False) -> float | Tensor:
+    def delta(self, temperature: float | Tensor, *, at: Spot = "centre", asymptotic: bool = False) -> float | Tensor:
         r"""δ, the RMS displacement in pixels at ``temperature``; a number gives a number, several a tensor.
 
         ``at`` the ``centre`` of the image (the paper's δ) or its root mean square over all pixels (``average``): exact
@@ -236,14 +224,14 @@ class Diffeomorphism:
         which is off by up to 27 % at the cut-offs in use. RMS of the vector's length: its mean is 0.886 δ.
         """
         value = self._temperature("delta", temperature)
-        found = (value * self._square_per_temperature(at, asymptotic, "delta")).sqrt()
-        return found if isinstance(temperature, Tensor) or found.ndim else float(found)
+        displacement = (value * self._square_per_temperature(at, asymptotic, "delta")).sqrt()
+        return displacement if isinstance(temperature, Tensor) or displacement.ndim else float(displacement)
 
-    def temperature(self, delta: float | Tensor, *, at: Place = "centre", asymptotic: bool = False) -> float | Tensor:
+    def temperature(self, delta: float | Tensor, *, at: Spot = "centre", asymptotic: bool = False) -> float | Tensor:
         """The temperature at which the RMS displacement is ``delta`` pixels: the inverse of :meth:`delta`."""
         value = _at_least_0("temperature", "delta", delta)
-        found = value**2 / self._square_per_temperature(at, asymptotic, "temperature")
-        return found if isinstance(delta, Tensor) or found.ndim else float(found)
+        heat = value**2 / self._square_per_temperature(at, asymptotic, "temperature")
+        return heat if isinstance(delta, Tensor) or heat.ndim else float(heat)
 
     def rms_displacement(self, temperature: float) -> Tensor:
         """The exact RMS displacement of every pixel, in pixels, float64 ``[h, w]``.
@@ -273,8 +261,8 @@ class Diffeomorphism:
         """E τ_u² at temperature 1 at each pixel ``[h, w]``."""
         side = math.floor(self.cut)
         weights = torch.zeros(side * side, dtype=torch.float64)
-        places, squares = mode_places(float(self.cut), self.modes)
-        weights[places] = 1 / squares
+        positions, squares = mode_places(float(self.cut), self.modes)
+        weights[positions] = 1 / squares
         h, w = self.size
         across, down = (sines(n, side, self.grid, torch.float64, torch.device("cpu")) ** 2 for n in (w, h))
         return down @ weights.reshape(side, side).T @ across.T
@@ -282,8 +270,7 @@ class Diffeomorphism:
     def _square_per_temperature(self, at: str, asymptotic: bool, where: str) -> float:
         """δ²/T."""
         scale = self.size[0] ** 2 + self.size[1] ** 2
-        if at not in ("centre", "average"):
-            raise ValueError(f"Diffeomorphism.{where}: at must be centre or average, got {at!r}.")
+        check_word(f"Diffeomorphism.{where}", get_args(Spot), at=at)
         if asymptotic:
             if self.cut <= 1:
                 raise ValueError(
@@ -292,9 +279,9 @@ class Diffeomorphism:
             return math.pi / 8 * scale * math.log(self.cut)
         if at == "average":
             return scale * float(self._mean_square().mean())
-        places, squares = mode_places(float(self.cut), self.modes)
+        positions, squares = mode_places(float(self.cut), self.modes)
         side = math.floor(self.cut)
-        odd = ((places // side + 1) % 2 == 1) & ((places % side + 1) % 2 == 1)
+        odd = ((positions // side + 1) % 2 == 1) & ((positions % side + 1) % 2 == 1)
         return scale * float((1 / squares[odd]).sum())
 
     def _temperature(self, where: str, temperature: float | Tensor, count: int | None = None) -> Tensor:
@@ -307,14 +294,14 @@ class Diffeomorphism:
         return value
 
 
-def _at_least_0(where: str, name: str, given: float | Tensor) -> Tensor:
+def _at_least_0(where: str, name: str, number: float | Tensor) -> Tensor:
     """A number or several as a tensor, float64 unless they are one already."""
     try:
-        if isinstance(given, bool):
+        if isinstance(number, bool):
             raise TypeError
-        value = torch.as_tensor(given, dtype=None if isinstance(given, Tensor) else torch.float64)
+        value = torch.as_tensor(number, dtype=None if isinstance(number, Tensor) else torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"Diffeomorphism.{where}: {name} must be a number or several, got {given!r}.") from error
+        raise TypeError(f"Diffeomorphism.{where}: {name} must be a number or several, got {number!r}.") from error
     good = torch.isfinite(value) & (value >= 0)
     if not bool(good.all()):
         raise ValueError(

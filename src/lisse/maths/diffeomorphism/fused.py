@@ -6,36 +6,36 @@ makes its displacements from c numbers a column and c a row. Positions stay in p
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from lisse.maths.diffeomorphism.field import Field
 from lisse.maths.diffeomorphism.modes import sines
+from lisse.maths.machine_code import loops
 
 #: What one program does: so many columns of so many rows, 32 columns to a warp. Of 1 … 224 rows and 32 … 256 columns,
 #: the fastest on an H200 at c = 3 and 15 together. Tiles as tensors of two axes, and products on tensor cores, were
 #: slower: values that travel between rows and columns go through shared memory.
-ROWS, COLUMNS = 16, 128
+_ROWS, _COLUMNS = 16, 128
 #: Channels of one launch: their loads are in flight together.
-TOGETHER = 4
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_TOGETHER = 4
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def fits(images: Tensor, field: Field) -> bool:
-    """Whether the kernel can do it: a CUDA device with Triton, floats up to 32 bits, no gradients asked for."""
-    if not images.is_cuda or images.dtype not in DTYPES or images.numel() == 0 or _kernel() is None:
-        return False
-    return not (torch.is_grad_enabled() and any(x.requires_grad for x in (images, field.cu, field.cv)))
+def kernel_deformed(images: Tensor, field: Field) -> Tensor | None:
+    """``images`` ``[n, c, h, w]`` deformed by n fields (or one), bilinear, as :func:`deform` defines it.
 
-
-def bilinear(images: Tensor, field: Field) -> Tensor:
-    """Contiguous ``images`` ``[n, c, h, w]`` deformed by n fields (or one), as :func:`deform` defines it.
-
-    Triton compiles the kernel once for every height, width and number of modes, which takes about a second.
+    None where the kernel cannot do it: it needs a CUDA device with Triton, takes floats up to 32 bits and gives no
+    gradients. Triton compiles it once for every height, width and number of modes, which takes about a second.
     """
+    if not images.is_cuda or images.dtype not in _DTYPES or images.numel() == 0:
+        return None
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (images, field.cu, field.cv)):
+        return None
+    kernel = loops("lisse.maths.diffeomorphism.tile_kernel")
+    if kernel is None:
+        return None
+    images = images.contiguous()
     n, channels, h, w = images.shape
     side = field.cu.shape[-1]
     across, down = (sines(k, side, field.grid, torch.float32, images.device) for k in (w, h))
@@ -44,23 +44,13 @@ def bilinear(images: Tensor, field: Field) -> Tensor:
     with torch.autocast("cuda", enabled=False):
         along = (both.transpose(2, 3) @ across.T).contiguous()  # [count, 2, j, w]
     result = torch.empty_like(images)
-    strips = -(-h // ROWS) * -(-w // COLUMNS)
-    each = 2 * side * w if len(field) > 1 else 0
+    strips = -(-h // _ROWS) * -(-w // _COLUMNS)
+    stride = 2 * side * w if len(field) > 1 else 0
     with torch.cuda.device(images.device):
-        for first in range(0, channels, TOGETHER):
-            _kernel().warp[(strips * n,)](
-                images, result, along, down, channels, first, each,
-                H=h, W=w, CHANNELS=min(TOGETHER, channels - first), SIDE=side, COLUMNS=COLUMNS, ROWS=ROWS,
-                num_warps=COLUMNS // 32,
+        for first in range(0, channels, _TOGETHER):
+            kernel.warp[(strips * n,)](
+                images, result, along, down, channels, first, stride,
+                H=h, W=w, CHANNELS=min(_TOGETHER, channels - first), SIDE=side, COLUMNS=_COLUMNS, ROWS=_ROWS,
+                num_warps=_COLUMNS // 32,
             )  # fmt: skip
     return result
-
-
-@functools.cache
-def _kernel() -> Any:
-    """The module of the kernel, or None without Triton."""
-    try:
-        from lisse.maths.diffeomorphism import tile_kernel
-    except ImportError:
-        return None
-    return tile_kernel

@@ -10,6 +10,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from lisse.maths.given import check_word
+
 ModeRule = Literal["paper", "code"]
 GridRule = Literal["cell", "linspace"]
 #: torch.randn on the CPU works in blocks of this many: rows that are multiples of it can be drawn in any batches.
@@ -20,10 +22,8 @@ LARGEST_CUT = 4096
 
 def check_rules(where: str, cut: float, modes: str, grid: str = "cell") -> None:
     """Refuse a cut-off without modes or with more than memory holds, and unknown rules."""
-    if modes not in get_args(ModeRule):
-        raise ValueError(f"{where}: modes must be one of {', '.join(get_args(ModeRule))}, got {modes!r}.")
-    if grid not in get_args(GridRule):
-        raise ValueError(f"{where}: grid must be one of {', '.join(get_args(GridRule))}, got {grid!r}.")
+    check_word(where, get_args(ModeRule), modes=modes)
+    check_word(where, get_args(GridRule), grid=grid)
     if isinstance(cut, bool) or not isinstance(cut, numbers.Real) or not math.isfinite(cut):
         raise TypeError(f"{where}: cut must be a finite number, got {cut!r}. 3 is usual.")
     if cut > LARGEST_CUT:
@@ -48,10 +48,10 @@ def mode_mask(cut: float, modes: str) -> Tensor:
 @functools.lru_cache(maxsize=64)
 def mode_places(cut: float, modes: str) -> tuple[Tensor, Tensor]:
     """Where the kept modes stand in a flattened ``[c, c]`` (``[M]``), and their i² + j² (float64 ``[M]``)."""
-    places = mode_mask(cut, modes).flatten().nonzero()[:, 0]
+    positions = mode_mask(cut, modes).flatten().nonzero()[:, 0]
     side = math.floor(cut)
-    i, j = places // side + 1, places % side + 1
-    return places, (i**2 + j**2).double()
+    i, j = positions // side + 1, positions % side + 1
+    return positions, (i**2 + j**2).double()
 
 
 def coordinates(n: int, grid: str) -> Tensor:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from lisse.maths.diffeomorphism.ensemble import Diffeomorphism
 from lisse.maths.diffeomorphism.modes import ModeRule, check_rules
-from lisse.maths.intervals import Interval, share_interval
+from lisse.maths.given import check_integer
+from lisse.maths.intervals import Interval, median, share_interval
 
 #: What an estimate may cost, in fields times c³: 512 fields up to c = 32, a second or two.
 _BUDGET = 1 << 24
@@ -63,17 +64,12 @@ def critical_temperatures(
     """
     check_rules("critical_temperatures", cut, modes)
     samples = max(_affordable(cut, 512), 4) if samples is None else samples
-    _check_samples("critical_temperatures", samples)
+    check_integer("critical_temperatures", 1, samples=samples)
     return _critical(float(cut), modes, int(samples), seed).clone()
 
 
 def _affordable(cut: float, samples: int) -> int:
     return max(min(samples, _BUDGET // math.floor(cut) ** 3), 1)
-
-
-def _check_samples(where: str, samples: int) -> None:
-    if isinstance(samples, bool) or not isinstance(samples, numbers.Integral) or samples < 1:
-        raise ValueError(f"{where}: samples must be at least 1, an integer, got {samples!r}.")
 
 
 def _estimated(where: str, cut: float, modes: ModeRule, samples: int, seed: int) -> Tensor:
@@ -83,7 +79,7 @@ def _estimated(where: str, cut: float, modes: ModeRule, samples: int, seed: int)
     grows like :math:`c^2 T`, and the largest of about c² independent values squared grows like ln c more.
     """
     check_rules(where, cut, modes)
-    _check_samples(where, samples)
+    check_integer(where, 1, samples=samples)
     if cut <= _LARGEST:
         return _critical(float(cut), modes, _affordable(cut, samples), seed)
     scale = _LARGEST**2 * math.log(_LARGEST) / (cut**2 * math.log(cut))
@@ -94,11 +90,11 @@ def _estimated(where: str, cut: float, modes: ModeRule, samples: int, seed: int)
 def _critical(cut: float, modes: ModeRule, samples: int, seed: int) -> Tensor:
     side = math.floor(cut)
     ensemble = Diffeomorphism((max(2, side), max(2, side)), cut, modes=modes)  # whose size does not matter here
-    generator, found = torch.Generator().manual_seed(seed), []
+    generator, temperatures = torch.Generator().manual_seed(seed), []
     for start in range(0, samples, block := max(1, _BUDGET // (2 * side * side))):
         fields = ensemble.sample(min(block, samples - start), 1.0, generator=generator)
-        found.append(fields.critical_scale(points=max(65, 12 * side + 1)).double() ** 2)
-    return torch.cat(found)
+        temperatures.append(fields.critical_scale(points=max(65, 12 * side + 1)).double() ** 2)
+    return torch.cat(temperatures)
 
 
 def half_temperature(cut: float, *, modes: ModeRule = "paper", samples: int = 512, seed: int = 0) -> Interval:
@@ -113,9 +109,8 @@ def half_temperature(cut: float, *, modes: ModeRule = "paper", samples: int = 51
 
     ordered = _estimated("half_temperature", cut, modes, samples, seed).sort().values
     samples = len(ordered)
-    median = (ordered[(samples - 1) // 2] + ordered[samples // 2]) / 2
     rank = max(int(binom.ppf(0.025, samples, 0.5)) - 1, 0)
-    return Interval(median, ordered[rank], ordered[samples - 1 - rank], samples, 0.95)
+    return Interval(median(ordered), ordered[rank], ordered[samples - 1 - rank], samples, 0.95)
 
 
 def bijective_share(
@@ -150,8 +145,10 @@ def phase_diagram(
     heat = torch.as_tensor(list(temperatures), dtype=torch.float64)
     delta = torch.stack([torch.as_tensor(ensemble.delta(heat)) for ensemble in ensembles])
     critical = [_estimated("phase_diagram", cut, modes, samples, seed) for cut in cuts]
-    shares = [share_interval((one[:, None] > heat).double().mean(0), len(one)) for one in critical]
-    share, low, high = (torch.stack([getattr(one, end) for one in shares]) for end in ("value", "low", "high"))
+    shares = [share_interval((sample[:, None] > heat).double().mean(0), len(sample)) for sample in critical]
+    share, low, high = (
+        torch.stack([getattr(interval, end) for interval in shares]) for end in ("value", "low", "high")
+    )
     half = [half_temperature(cut, modes=modes, samples=samples, seed=seed).value for cut in cuts]
     at = {d: torch.tensor([float(e.temperature(d)) for e in ensembles], dtype=torch.float64) for d in (0.5, 1.0)}
     return PhaseDiagram(

@@ -17,7 +17,7 @@ def warp(  # type: ignore[no-untyped-def]
     down,
     channels,
     first,
-    each,
+    stride,
     H: tl.constexpr,
     W: tl.constexpr,
     CHANNELS: tl.constexpr,
@@ -35,7 +35,7 @@ def warp(  # type: ignore[no-untyped-def]
     strip = tl.program_id(0) % (wide * strips)
     sample = (tl.program_id(0) // (wide * strips)).to(tl.int64)
     columns = (strip % wide) * COLUMNS + tl.arange(0, COLUMNS)
-    near = along + sample * each + tl.minimum(columns, W - 1)
+    near = along + sample * stride + tl.minimum(columns, W - 1)
     a = ()
     b = ()
     for j in tl.static_range(SIDE):
@@ -93,21 +93,21 @@ def _row(  # type: ignore[no-untyped-def]
     corner = source + (y0 * W + x0)
     values = ()
     for channel in tl.static_range(CHANNELS):
-        place = corner + channel * H * W
+        address = corner + channel * H * W
         # Weights 0 and 1 give a corner exactly.
-        upper = tl.load(place).to(tl.float32) * (1 - x) + tl.load(place + 1).to(tl.float32) * x
-        lower = tl.load(place + W).to(tl.float32) * (1 - x) + tl.load(place + (W + 1)).to(tl.float32) * x
+        upper = tl.load(address).to(tl.float32) * (1 - x) + tl.load(address + 1).to(tl.float32) * x
+        lower = tl.load(address + W).to(tl.float32) * (1 - x) + tl.load(address + (W + 1)).to(tl.float32) * x
         values = values + (upper * (1 - y) + lower * y,)  # type: ignore[assignment]  # noqa: RUF005
     return values
 
 
 @triton.jit
-def _four(place):  # type: ignore[no-untyped-def]
+def _four(address):  # type: ignore[no-untyped-def]
     """Four numbers side by side in one load of 16 bytes; Triton alone would make four of it."""
     return tl.inline_asm_elementwise(
         "ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];",
         "=f,=f,=f,=f,l",
-        [place],
+        [address],
         dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
         is_pure=True,
         pack=1,

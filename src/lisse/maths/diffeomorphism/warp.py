@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lisse.maths.diffeomorphism import compiled, fused
+from lisse.maths.diffeomorphism.compiled import loop_deformed
 from lisse.maths.diffeomorphism.field import Field
+from lisse.maths.diffeomorphism.fused import kernel_deformed
 from lisse.maths.diffeomorphism.modes import sines
+from lisse.maths.given import all_finite, check_word
 
 Interpolation = Literal["bilinear", "bicubic", "gaussian", "nearest"]
 INTERPOLATIONS: tuple[str, ...] = get_args(Interpolation)
@@ -55,24 +57,21 @@ def deform(
     """
     images = torch.as_tensor(images)
     field = torch.as_tensor(field) if isinstance(field, np.ndarray) else field
-    _check(images, field, interpolation)
-    if check and images.is_floating_point() and not _finite(images):
-        raise ValueError("deform: images must be finite, got NaN or infinity among them.")
-    wide = images.dtype in (torch.float32, torch.float64)
-    dtype = images.dtype if wide else torch.float32
+    check_word("deform", INTERPOLATIONS, interpolation=interpolation)
+    _check_images("deform", images, finite=check)
+    _check_field(images, field)
+    dtype = _working_dtype(images)
     if isinstance(field, Field):
-        if check and not (_finite(field.cu) and _finite(field.cv)):
+        if check and not (all_finite(field.cu) and all_finite(field.cv)):
             raise ValueError("deform: field must be finite, got NaN or infinity among its coefficients.")
         field = field.to(images.device, dtype)
-        if interpolation == "bilinear":
-            for route in (fused, compiled):
-                if route.fits(images, field):
-                    return route.bilinear(images.contiguous(), field)
-        elif interpolation == "gaussian" and compiled.fits(images, field):
-            return compiled.gaussian(images.contiguous(), field, sigma=SIGMA)
+        if interpolation == "bilinear" and (result := kernel_deformed(images, field)) is not None:
+            return result
+        if (result := _in_one_loop(images, field, interpolation)) is not None:
+            return result
     else:
         field = field.to(images.device, dtype)
-        if check and not bool(torch.isfinite(field).all()):
+        if check and not all_finite(field):
             raise ValueError("deform: field must be finite, got NaN or infinity among the displacements.")
     sampler = functools.partial(_sampled, interpolation=interpolation)
     with torch.autocast(images.device.type, enabled=False):  # half-precision positions would tear the image
@@ -86,14 +85,12 @@ def blurred(images: Tensor) -> Tensor:
     :func:`deform`.
     """
     images = torch.as_tensor(images)
-    _check_images("blurred", images)
-    if images.is_floating_point() and not _finite(images):
-        raise ValueError("blurred: images must be finite, got NaN or infinity among them.")
+    _check_images("blurred", images, finite=True)
     return _blurred(images)
 
 
 def _blurred(images: Tensor) -> Tensor:
-    dtype = images.dtype if images.dtype in (torch.float32, torch.float64) else torch.float32
+    dtype = _working_dtype(images)
     h, w = images.shape[-2:]
     down, across = (_gaussian_matrix(n, dtype, images.device) for n in (h, w))
     return _back(down @ images.to(dtype) @ across.T, images.dtype)
@@ -106,17 +103,16 @@ def undeformed(images: Tensor, *, interpolation: Interpolation = "bilinear", che
     :func:`deform`.
     """
     images = torch.as_tensor(images)
-    if interpolation not in INTERPOLATIONS:
-        raise ValueError(
-            f"undeformed: interpolation must be one of {', '.join(INTERPOLATIONS)}, got {interpolation!r}."
-        )
-    _check_images("undeformed", images)
-    if check and images.is_floating_point() and not _finite(images):
-        raise ValueError("undeformed: images must be finite, got NaN or infinity among them.")
+    check_word("undeformed", INTERPOLATIONS, interpolation=interpolation)
+    _check_images("undeformed", images, finite=check)
     return _blurred(images) if interpolation == "gaussian" else images
 
 
-def _check_images(where: str, images: Tensor) -> None:
+def _working_dtype(images: Tensor) -> torch.dtype:
+    return images.dtype if images.dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def _check_images(where: str, images: Tensor, *, finite: bool) -> None:
     if images.ndim != 4:
         raise ValueError(
             f"{where}: images must be [n, c, h, w], got shape {list(images.shape)}. Add a sample axis with x[None]."
@@ -125,12 +121,11 @@ def _check_images(where: str, images: Tensor) -> None:
         raise ValueError(f"{where}: images must be at least 2 pixels a side, got {list(images.shape[-2:])}.")
     if not (images.is_floating_point() or images.dtype == torch.uint8):
         raise TypeError(f"{where}: images must be uint8 or floating point, got {images.dtype}. Convert with x.float().")
+    if finite and images.is_floating_point() and not all_finite(images):
+        raise ValueError(f"{where}: images must be finite, got NaN or infinity among them.")
 
 
-def _check(images: Tensor, field: Field | Tensor, interpolation: str) -> None:
-    if interpolation not in INTERPOLATIONS:
-        raise ValueError(f"deform: interpolation must be one of {', '.join(INTERPOLATIONS)}, got {interpolation!r}.")
-    _check_images("deform", images)
+def _check_field(images: Tensor, field: Field | Tensor) -> None:
     if isinstance(field, Field):
         count, size = len(field), field.size
     elif isinstance(field, Tensor) and field.ndim == 4 and field.shape[1] == 2 and field.is_floating_point():
@@ -147,11 +142,6 @@ def _check(images: Tensor, field: Field | Tensor, interpolation: str) -> None:
         raise ValueError(f"deform: field must have one field per image ({len(images)}) or a single one, got {count}.")
 
 
-def _finite(images: Tensor) -> bool:
-    """Whether every pixel is finite; the sum is, and only where it is not is every pixel looked at."""
-    return bool(torch.isfinite(images.detach().sum())) or bool(torch.isfinite(images).all())
-
-
 def _in_chunks(
     images: Tensor, field: Field | Tensor, sampler: Callable[[Tensor, Field | Tensor], Tensor], dtype: torch.dtype
 ) -> Tensor:
@@ -160,19 +150,18 @@ def _in_chunks(
     graph = torch.is_grad_enabled() and any(x.requires_grad for x in (images, *inner))
     pixels = _PIXELS.get(images.device.type, _PIXELS_ELSEWHERE)
     size = max(torch.get_num_threads(), pixels // (h * w))
-    if not graph and n > size:
-        result = _empty_like(images)
-    parts = []
+    result = None if graph or n <= size else _empty_like(images)
+    parts = [images[:0]]
     for start in range(0, n, size):
-        some = slice(start, start + size)
-        own = field[some] if len(inner[0]) > 1 else field
-        part = _back(sampler(images[some].to(dtype), own), images.dtype)
-        if graph or n <= size:
+        chunk = slice(start, start + size)
+        fields = field[chunk] if len(inner[0]) > 1 else field
+        part = _back(sampler(images[chunk].to(dtype), fields), images.dtype)
+        if result is None:
             parts.append(part)
         else:
-            result[some] = part
-    if graph or n <= size:
-        return parts[0] if len(parts) == 1 else torch.cat([images[:0], *parts])
+            result[chunk] = part
+    if result is None:
+        return parts[-1] if len(parts) == 2 else torch.cat(parts)
     return result
 
 
@@ -195,11 +184,8 @@ def _back(values: Tensor, dtype: torch.dtype) -> Tensor:
 def _sampled(images: Tensor, field: Field | Tensor, *, interpolation: str) -> Tensor:
     if interpolation == "nearest":
         return _nearest(images, *_positions(field))
-    if interpolation in ("bilinear", "gaussian") and isinstance(field, Field) and compiled.fits(images, field):
-        images = images.contiguous()  # bytes and half precision, converted
-        if interpolation == "gaussian":
-            return compiled.gaussian(images, field, sigma=SIGMA)
-        return compiled.bilinear(images, field)
+    if (moved := _in_one_loop(images, field, interpolation)) is not None:  # bytes and half precision, converted
+        return moved
     if interpolation == "gaussian":
         return _gaussian(images, *_positions(field))
     grid = _normalised(field).expand(len(images), -1, -1, -1)
@@ -212,6 +198,12 @@ def _sampled(images: Tensor, field: Field | Tensor, *, interpolation: str) -> Te
     if images.device.type != "cpu" or bool(still.any()):
         moved = torch.where(still[:, None, None, None], images, moved)
     return moved
+
+
+def _in_one_loop(images: Tensor, field: Field | Tensor, interpolation: str) -> Tensor | None:
+    if isinstance(field, Field) and interpolation in ("bilinear", "gaussian"):
+        return loop_deformed(images, field, interpolation, sigma=SIGMA)
+    return None
 
 
 def _grid_sample(images: Tensor, grid: Tensor, mode: str) -> Tensor:
@@ -282,8 +274,7 @@ def _gaussian(images: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
     The weights factor into columns and rows, and so does their sum over the picture; neighbours outside weigh 0.
     """
     h, w = images.shape[-2:]
-    pairs = [(_pairs(columns, w), w), (_pairs(rows, h), h)]
-    (across, w), (down, h) = pairs
+    across, down = _pairs(columns, w), _pairs(rows, h)
     result = torch.zeros_like(images)
     for x, weight_x in across:
         for y, weight_y in down:
@@ -294,20 +285,20 @@ def _gaussian(images: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
 
 def _pairs(position: Tensor, n: int) -> list[tuple[Tensor, Tensor]]:
     """Three places to read along one axis, and their weights, which add up to 1."""
-    left = position.detach().floor()
+    floor = position.detach().floor()
     weights = []
     for tap in _TAPS:
-        place = left + tap
-        inside = (place >= 0) & (place <= n - 1)
-        weights.append(torch.where(inside, torch.exp(-((position - place) ** 2) / (2 * SIGMA**2)), 0.0))
+        pixel = floor + tap
+        inside = (pixel >= 0) & (pixel <= n - 1)
+        weights.append(torch.where(inside, torch.exp(-((position - pixel) ** 2) / (2 * SIGMA**2)), 0.0))
     total = functools.reduce(torch.add, weights)
-    found = []
+    samples = []
     for k in range(0, len(weights), 2):
         both = weights[k] + weights[k + 1]
         # Where both are outside, whatever is read there weighs nothing.
         share = weights[k + 1] / torch.where(both > 0, both, 1.0)
-        found.append((left + _TAPS[k] + share, both / total))
-    return found
+        samples.append((floor + _TAPS[k] + share, both / total))
+    return samples
 
 
 @functools.lru_cache(maxsize=16)

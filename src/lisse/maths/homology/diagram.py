@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .metric import as_tensor
+from lisse.maths.given import Values, all_finite
+
+from .metric import plain_tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,18 +64,27 @@ class Diagram:
         return bars[:, 1] - bars[:, 0]
 
 
-def as_bars(bars: Tensor | np.ndarray, *, name: str) -> Tensor:
+Bars = Diagram | Values
+
+
+def as_bars(bars: Values, *, name: str) -> Tensor:
     """Bars ``[m, 2]`` in float64 on the CPU, checked: finite, and no death before its birth."""
-    found = as_tensor(bars).detach().to("cpu", torch.float64)
-    if found.numel() == 0:
-        return found.reshape(0, 2)
-    if found.ndim != 2 or found.shape[1] != 2:
-        raise ValueError(f"{name}: bars must have shape [m, 2], got {list(found.shape)}.")
-    if not bool(torch.isfinite(found).all()):
-        raise ValueError(f"{name}: bars must be finite, got NaN or infinity. Leave infinite bars out.")
-    if bool((found[:, 1] < found[:, 0]).any()):
+    values = finite_bars(bars, name=name).detach().to("cpu", torch.float64)
+    if bool((values[:, 1] < values[:, 0]).any()):
         raise ValueError(f"{name}: bars must not die before they are born, got a death less than its birth.")
-    return found
+    return values
+
+
+def finite_bars(bars: Values, *, name: str) -> Tensor:
+    """Bars ``[m, 2]`` as they are (none: float64), checked to be finite; gradients pass."""
+    values = plain_tensor(bars)
+    if values.numel() == 0:
+        return values.reshape(0, 2).to(torch.float64)
+    if values.ndim != 2 or values.shape[1] != 2:
+        raise ValueError(f"{name}: bars must have shape [m, 2], got {list(values.shape)}.")
+    if not all_finite(values):
+        raise ValueError(f"{name}: bars must be finite, got NaN or infinity. Leave infinite bars out.")
+    return values
 
 
 def sorted_bars(bars: Tensor) -> Tensor:

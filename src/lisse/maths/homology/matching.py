@@ -11,12 +11,9 @@ from scipy.sparse.csgraph import (
     maximum_bipartite_matching,
     min_weight_full_bipartite_matching,
 )
-from torch import Tensor
 
-from .diagram import Diagram, as_bars
+from .diagram import Bars, Diagram, as_bars
 from .sorted_deaths import deaths_distance
-
-Bars = Diagram | Tensor | np.ndarray
 
 _SMALL = 200  # bars up to which a full matrix is no slower than a sparse one
 _BITS = 50  # of the largest weight in a sparse problem; the other three of a float are for sums
@@ -36,7 +33,7 @@ def diagram_distance(a: Bars, b: Bars, *, dim: int | None = None, p: float = 1.0
     or bars ``[m, 2]`` (then ``dim`` is only a name). The sums are not divided by the number of bars, so here
     :math:`W_\infty \le W_2 \le W_1`.
 
-    Only finite bars count; infinite ones are left out, however many each side has (SPEC A.2, pipeline decisions).
+    Only finite bars count; infinite ones are left out, however many each side has.
 
     Exact, to rounding. Bars that are all born together (H0): a one-dimensional problem, see
     :mod:`~lisse.maths.homology.sorted_deaths`: O(N log N) for p = 1 and inf, a banded O(N²) in O(N) memory else.
@@ -53,8 +50,8 @@ def diagram_distance(a: Bars, b: Bars, *, dim: int | None = None, p: float = 1.0
             raise ValueError(
                 f"diagram_distance: a and b must have the same dims to be combined, got {a.dims} and {b.dims}."
             )
-        each = np.array([bars_distance(a[k].numpy(), b[k].numpy(), p=p, ground=ground) for k in a.dims])
-        return float(each.max(initial=0.0) if math.isinf(p) else np.linalg.norm(each, ord=p))
+        distances = np.array([bars_distance(a[k].numpy(), b[k].numpy(), p=p, ground=ground) for k in a.dims])
+        return float(distances.max(initial=0.0) if math.isinf(p) else np.linalg.norm(distances, ord=p))
     return bars_distance(_bars(a, dim), _bars(b, dim), p=float(p), ground=float(ground))
 
 
@@ -166,9 +163,9 @@ def _cheapest(
     else:
         # The sparse solver compares sums of weights, and where rounding makes equal ones differ it may go on for ever.
         # Whole numbers have exact sums; from 1, because it takes 0 for no edge.
-        whole = np.rint(weights / (np.abs(weights).max() or 1.0) * 2.0**_BITS)
-        whole += 1.0 - whole.min()
-        k, l = min_weight_full_bipartite_matching(csr_matrix((whole, (rows, columns)), shape=shape))
+        integers = np.rint(weights / (np.abs(weights).max() or 1.0) * 2.0**_BITS)
+        integers += 1.0 - integers.min()
+        k, l = min_weight_full_bipartite_matching(csr_matrix((integers, (rows, columns)), shape=shape))
     return k[l < bars], l[l < bars]
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lisse.maths.given import Values, all_finite
+
 # Under this share of |x|² + |y|² the difference |x|² + |y|² - 2⟨x, y⟩ has lost three digits: those pairs are redone.
 _NEAR = 1e-3
 _BAND = 1024  # rows of one product; on the CPU a symmetric one makes the square on the diagonal
@@ -16,23 +18,23 @@ _PIECE = 2**18  # numbers of the result that are finished while they are in the 
 _PAIR_NUMBERS = 2**22
 
 
-def as_tensor(values: Tensor | np.ndarray) -> Tensor:
+def plain_tensor(values: Values) -> Tensor:
     """A tensor as it is; an array of any layout (a reversed one has strides that a tensor cannot have)."""
     return values if isinstance(values, Tensor) else torch.as_tensor(np.ascontiguousarray(values))
 
 
-def as_points(points: Tensor | np.ndarray, *, name: str) -> Tensor:
+def as_points(points: Values, *, name: str) -> Tensor:
     """The cloud ``[n, d]`` (further axes flattened), checked: two points or more, every number finite."""
     cloud = as_cloud(points, name=name)
-    if not bool(torch.isfinite(cloud).all()):
+    if not all_finite(cloud):
         bad = int((~torch.isfinite(cloud)).any(1).nonzero()[0])
         raise ValueError(f"{name}: points must be finite, got NaN or infinity in point {bad}.")
     return cloud
 
 
-def as_cloud(points: Tensor | np.ndarray, *, name: str) -> Tensor:
+def as_cloud(points: Values, *, name: str) -> Tensor:
     """The cloud ``[n, d]`` (further axes flattened) of two points or more, not yet looked through for NaN."""
-    cloud = as_tensor(points)
+    cloud = plain_tensor(points)
     if cloud.ndim < 2:
         raise ValueError(
             f"{name}: points must have shape [n, d], got {list(cloud.shape)}. For points on a line give [n, 1]."
@@ -45,22 +47,28 @@ def as_cloud(points: Tensor | np.ndarray, *, name: str) -> Tensor:
     return cloud if cloud.is_floating_point() else cloud.double()
 
 
-def as_distances(distances: Tensor | np.ndarray, *, name: str) -> Tensor:
+def check_either(name: str, points: object, distances: object) -> None:
+    """Refuse neither and both of points and distances."""
+    if (points is None) == (distances is None):
+        raise ValueError(f"{name}: points or distances must be given, got {'neither' if points is None else 'both'}.")
+
+
+def as_distances(distances: Values, *, name: str) -> Tensor:
     """A given distance matrix ``[n, n]`` in float64, checked and made exactly symmetric with a zero diagonal.
 
     Asymmetry and a diagonal of the size of rounding (1e-6 of the largest distance for float32 and below, 1e-12 for
     float64) are repaired: an engine that is told two values for one edge may never end. More than that is refused.
     """
-    given = as_tensor(distances)
-    if given.ndim != 2 or given.shape[0] != given.shape[1]:
-        raise ValueError(f"{name}: distances must be a square matrix, got shape {list(given.shape)}.")
-    if len(given) < 2:
-        raise ValueError(f"{name}: distances must be those of at least 2 points, got {len(given)}.")
-    if given.is_complex():
-        raise TypeError(f"{name}: distances must be real, got {given.dtype}.")
-    low = given.is_floating_point() and torch.finfo(given.dtype).eps > 1e-10
-    matrix = given.detach().double()
-    if not bool(torch.isfinite(matrix).all()):
+    table = plain_tensor(distances)
+    if table.ndim != 2 or table.shape[0] != table.shape[1]:
+        raise ValueError(f"{name}: distances must be a square matrix, got shape {list(table.shape)}.")
+    if len(table) < 2:
+        raise ValueError(f"{name}: distances must be those of at least 2 points, got {len(table)}.")
+    if table.is_complex():
+        raise TypeError(f"{name}: distances must be real, got {table.dtype}.")
+    low = table.is_floating_point() and torch.finfo(table.dtype).eps > 1e-10
+    matrix = table.detach().double()
+    if not all_finite(matrix):
         raise ValueError(f"{name}: distances must be finite, got NaN or infinity.")
     size = float(matrix.abs().max())
     slack = size * (1e-6 if low else 1e-12)
@@ -98,19 +106,19 @@ def _power_of_two(size: float) -> float:
 
 def pair_lengths(points: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Euclidean distances of the pairs ``points[first], points[second]`` by direct differences in float64."""
-    found = torch.empty(len(first), dtype=torch.float64, device=points.device)
+    lengths = torch.empty(len(first), dtype=torch.float64, device=points.device)
     step = max(1, _PAIR_NUMBERS // max(1, points.shape[1]))
     for start in range(0, len(first), step):
         part = slice(start, start + step)
         difference = points[first[part]].double() - points[second[part]].double()
-        found[part] = torch.linalg.vector_norm(difference, dim=1)
-    return found
+        lengths[part] = torch.linalg.vector_norm(difference, dim=1)
+    return lengths
 
 
 def distance_matrix(
-    points: Tensor | np.ndarray,
+    points: Values,
     *,
-    rows: Tensor | np.ndarray | None = None,
+    rows: Values | None = None,
     device: torch.device | str | None = None,
     precision: torch.dtype = torch.float64,
 ) -> Tensor:
@@ -126,27 +134,27 @@ def distance_matrix(
     worst), and points that coincide are at exactly 0. ``precision=torch.float32`` makes the products in float32 (about
     1e-6 relative, 1e-4 at worst; near pairs are redone in float64 all the same).
 
-    Cost: n² d / 2 multiply-adds, n² numbers, and one pass over the cloud. Conventions: SPEC of [chen2024].
+    Cost: n² d / 2 multiply-adds, n² numbers, and one pass over the cloud.
     """
     if precision not in (torch.float32, torch.float64):
         raise ValueError(f"distance_matrix: precision must be torch.float32 or torch.float64, got {precision}.")
     cloud = as_cloud(points, name="distance_matrix").detach()
-    chosen = None
+    index = None
     if rows is not None:
-        chosen = as_tensor(rows)
-        if chosen.ndim != 1 or chosen.is_floating_point() or len(chosen) < 2:
-            raise ValueError(f"distance_matrix: rows must be 2 indices or more, got shape {list(chosen.shape)}.")
-    found, scale = squares(cloud, rows=chosen, device=device, precision=precision, name="distance_matrix")
-    return _roots(found, scale)
+        index = plain_tensor(rows)
+        if index.ndim != 1 or index.is_floating_point() or len(index) < 2:
+            raise ValueError(f"distance_matrix: rows must be 2 indices or more, got shape {list(index.shape)}.")
+    matrix, scale = squares(cloud, rows=index, device=device, precision=precision, name="distance_matrix")
+    return _roots(matrix, scale)
 
 
 def _distance_matrix(cloud: Tensor, *, name: str) -> Tensor:
     return _roots(*squares(cloud, name=name))
 
 
-def _roots(found: Tensor, scale: float) -> Tensor:
-    found.sqrt_()
-    return found if scale == 1.0 else found.mul_(scale)
+def _roots(matrix: Tensor, scale: float) -> Tensor:
+    matrix.sqrt_()
+    return matrix if scale == 1.0 else matrix.mul_(scale)
 
 
 def squares(
@@ -164,8 +172,8 @@ def squares(
     gram = _gram(cloud, rows, where, scale, precision)
     if not few < float(gram.diagonal().max()) < 1 / few:
         # NaN, numbers whose squares leave the range, or points that all coincide.
-        kept = as_points(cloud if rows is None else cloud[rows], name=name).double()
-        scale = _power_of_two(float((kept - kept[:1]).abs().max()))
+        points = as_points(cloud if rows is None else cloud[rows], name=name).double()
+        scale = _power_of_two(float((points - points[:1]).abs().max()))
         gram = _gram(cloud, rows, where, scale, precision)
     first, second = _finish(gram)
     if len(first):
@@ -183,9 +191,9 @@ def _gram(cloud: Tensor, rows: Tensor | None, where: torch.device, scale: float,
     gram = torch.empty(n, n, dtype=torch.float64, device=where)
     scratch = torch.empty(n, width, dtype=torch.float64, device=where)
     for start in range(0, d, width):
-        some = cloud[:, start : start + width]
-        block = scratch[:, : some.shape[1]]
-        block.copy_(some if rows is None else some[rows])
+        features = cloud[:, start : start + width]
+        block = scratch[:, : features.shape[1]]
+        block.copy_(features if rows is None else features[rows])
         block -= block.mean(0)
         if scale != 1.0:
             block /= scale
@@ -195,13 +203,13 @@ def _gram(cloud: Tensor, rows: Tensor | None, where: torch.device, scale: float,
             _put(gram[i : i + band, i : i + band], _symmetric(part), new=start == 0)
             if not len(after):
                 continue
-            rest = gram[i : i + band, i + band :]
+            beside = gram[i : i + band, i + band :]
             if precision != torch.float64:
-                _put(rest, part @ after.T, new=start == 0)
+                _put(beside, part @ after.T, new=start == 0)
             elif start == 0:
-                torch.mm(part, after.T, out=rest)
+                torch.mm(part, after.T, out=beside)
             else:
-                rest.addmm_(part, after.T)
+                beside.addmm_(part, after.T)
     return gram
 
 
@@ -270,10 +278,10 @@ class Squares:
         """``[len(index), n]``: the rows of these points, 0 at the points themselves; exact to rounding as above."""
         sums = self.norms[index, None] + self.norms[None]
         block = torch.addmm(sums, self.flat[index], self.flat.T, alpha=-2.0)
-        own = torch.arange(len(index), device=index.device)
-        block[own, index] = torch.inf
+        diagonal = torch.arange(len(index), device=index.device)
+        block[diagonal, index] = torch.inf
         if float(block.min()) <= _NEAR * 2 * float(self.norms.max()):
             first, second = (block <= sums.mul_(_NEAR)).nonzero(as_tuple=True)
             block[first, second] = (pair_lengths(self.cloud, index[first], second) / self.scale).square_()
-        block[own, index] = 0.0
+        block[diagonal, index] = 0.0
         return block

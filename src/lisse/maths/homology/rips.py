@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lisse.maths.given import Values
+
 from .diagram import Diagram
-from .metric import _distance_matrix, as_cloud, as_distances
+from .metric import _distance_matrix, as_cloud, as_distances, check_either
 from .spanning import SpanningTree, cloud_tree, matrix_tree
 
 try:  # The engine itself; the estimator around it costs an import of scikit-learn and a sparse copy.
@@ -22,10 +24,7 @@ _ROUNDING = 32 * 2.0**-52
 
 
 def persistence(
-    points: Tensor | np.ndarray | None = None,
-    *,
-    distances: Tensor | np.ndarray | None = None,
-    dims: Sequence[int] = (0, 1),
+    points: Values | None = None, *, distances: Values | None = None, dims: Sequence[int] = (0, 1)
 ) -> Diagram:
     r"""Persistent homology over Z/2 of the Vietoris–Rips filtration of a cloud ``[n, d]`` or a matrix ``[n, n]``.
 
@@ -46,9 +45,8 @@ def persistence(
     Reference: [chen2024] appendix A.
     """
     name = "persistence"
-    if (points is None) == (distances is None):
-        raise ValueError(f"{name}: points or distances must be given, got {'neither' if points is None else 'both'}.")
-    wanted = _dims(dims)
+    check_either(name, points, distances)
+    degrees = _dims(dims)
     if distances is not None:
         matrix = as_distances(distances, name=name)
         tree = matrix_tree(matrix)
@@ -56,28 +54,28 @@ def persistence(
     else:
         assert points is not None
         cloud = as_cloud(points, name=name).detach()
-        if max(wanted) == 0:
+        if max(degrees) == 0:
             return Diagram({0: _deaths(cloud_tree(cloud, name=name))}, {0: torch.zeros(1)})
         matrix = _distance_matrix(cloud, name=name)
         tree = matrix_tree(matrix)
         slack = _ROUNDING * float(matrix.max())
     finite: dict[int, Tensor] = {}
-    if 0 in wanted:
+    if 0 in degrees:
         finite[0] = _deaths(tree)
-    if max(wanted) > 0:
-        found = _bars(matrix.cpu().numpy(), max(wanted), float(tree.lengths[-1]))
-        for dim in wanted:
+    if max(degrees) > 0:
+        bars_by_dim = _bars(matrix.cpu().numpy(), max(degrees), float(tree.lengths[-1]))
+        for dim in degrees:
             if dim > 0:
-                bars = torch.from_numpy(np.asarray(found[dim], dtype=np.float64).reshape(-1, 2))
+                bars = torch.from_numpy(np.asarray(bars_by_dim[dim], dtype=np.float64).reshape(-1, 2))
                 finite[dim] = bars[bars[:, 1] - bars[:, 0] > slack]
-    return Diagram(finite, {dim: torch.zeros(1 if dim == 0 else 0) for dim in wanted})
+    return Diagram(finite, {dim: torch.zeros(1 if dim == 0 else 0) for dim in degrees})
 
 
 def _dims(dims: Sequence[int]) -> tuple[int, ...]:
-    wanted = (dims,) if isinstance(dims, int) else tuple(dims)
-    if not wanted or any(isinstance(dim, bool) or dim not in (0, 1, 2) for dim in wanted):
+    degrees = (dims,) if isinstance(dims, int) else tuple(dims)
+    if not degrees or any(isinstance(dim, bool) or dim not in (0, 1, 2) for dim in degrees):
         raise ValueError(f"persistence: dims must be some of 0, 1 and 2, got {dims!r}.")
-    return tuple(sorted({int(dim) for dim in wanted}))
+    return tuple(sorted({int(dim) for dim in degrees}))
 
 
 def _deaths(tree: SpanningTree) -> Tensor:
@@ -93,7 +91,7 @@ def _bars(matrix: np.ndarray, top: int, longest: float) -> list[np.ndarray]:
     if n < 3:
         return [np.empty((0, 2))] * (top + 1)
     if top > 1:
-        return _whole(matrix, top, cone)
+        return _full_diagrams(matrix, top, cone)
     threshold = min(cone, 1.03 * last_birth(matrix, longest))
     while True:
         bars = _ripser(matrix, threshold)
@@ -130,17 +128,17 @@ def last_birth(matrix: np.ndarray, longest: float) -> float:
 
 def _ripser(matrix: np.ndarray, threshold: float) -> np.ndarray:
     if _engine is not None:
-        found = _engine(matrix, max_dimension=1, max_edge_length=threshold, homology_coeff_field=2)
-        return np.asarray(found[1], dtype=np.float64).reshape(-1, 2)
+        diagrams = _engine(matrix, max_dimension=1, max_edge_length=threshold, homology_coeff_field=2)
+        return np.asarray(diagrams[1], dtype=np.float64).reshape(-1, 2)
     from gudhi.sklearn.rips_persistence import RipsPersistence
 
     engine = RipsPersistence([1], threshold, "full distance matrix", 0, 2)
     return np.asarray(engine.fit_transform([matrix])[0][0]).reshape(-1, 2)
 
 
-def _whole(matrix: np.ndarray, top: int, cone: float) -> list[np.ndarray]:
+def _full_diagrams(matrix: np.ndarray, top: int, cone: float) -> list[np.ndarray]:
     from gudhi.sklearn.rips_persistence import RipsPersistence
 
     engine = RipsPersistence(list(range(top + 1)), cone, "full distance matrix", "auto", 2)
-    found = [np.asarray(bars, dtype=np.float64).reshape(-1, 2) for bars in engine.fit_transform([matrix])[0]]
-    return [bars[np.isfinite(bars[:, 1])] for bars in found]
+    diagrams = [np.asarray(bars, dtype=np.float64).reshape(-1, 2) for bars in engine.fit_transform([matrix])[0]]
+    return [bars[np.isfinite(bars[:, 1])] for bars in diagrams]

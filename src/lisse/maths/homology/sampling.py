@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from lisse.maths.given import Values
 
 from .metric import as_points, centred
 
 
 def landmarks(
-    points: Tensor | np.ndarray,
-    count: int,
-    *,
-    start: int | None = None,
-    generator: torch.Generator | None = None,
+    points: Values, count: int, *, start: int | None = None, generator: torch.Generator | None = None
 ) -> Tensor:
     r"""Indices ``[count]`` of a maxmin (farthest point) sample of a cloud ``[n, d]``, in the order they were taken.
 
@@ -32,17 +29,17 @@ def landmarks(
     if start is None:
         start = 0 if generator is None else int(torch.randint(n, (1,), generator=generator, device=generator.device))
     flat, norms, _ = centred(cloud)
-    chosen = torch.empty(count, dtype=torch.long, device=cloud.device)
-    chosen[0] = start
+    indices = torch.empty(count, dtype=torch.long, device=cloud.device)
+    indices[0] = start
     far = torch.full((n,), torch.inf, dtype=torch.float64, device=cloud.device)
     for step in range(count):
-        last = chosen[step]
+        last = indices[step]
         squares = torch.addmv(norms + norms[last], flat, flat[last], alpha=-2.0).clamp_(min=0)
         far = torch.minimum(far, squares)
         far[last] = -1.0
         if step + 1 < count:
-            chosen[step + 1] = far.argmax()
-    return chosen
+            indices[step + 1] = far.argmax()
+    return indices
 
 
 def covering(distances: Tensor, count: int) -> tuple[Tensor, float]:

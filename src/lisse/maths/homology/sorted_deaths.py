@@ -23,9 +23,9 @@ def deaths_distance(a: np.ndarray, b: np.ndarray, *, p: float, share: float) -> 
     if math.isinf(p):
         return _bottleneck(a, b, share)
     if p == 1.0:
-        found = _first_order(a, b, share)
-        if found > _NEARLY_EQUAL * float(a.sum() + b.sum()):
-            return found
+        distance = _first_order(a, b, share)
+        if distance > _NEARLY_EQUAL * float(a.sum() + b.sum()):
+            return distance
     return _alignment(a, b, p, share) ** (1.0 / p)
 
 
@@ -43,13 +43,13 @@ def _first_order(a: np.ndarray, b: np.ndarray, share: float) -> float:
     maximum moves to the next breakpoint on the right (or the end of the domain), and grows by its place; a bar of
     ``b`` likewise on the left. Two heaps hold the breakpoints.
     """
-    places = np.concatenate([a, b])
+    lengths = np.concatenate([a, b])
     signs = np.concatenate([np.ones(len(a), bool), np.zeros(len(b), bool)])
-    order = np.argsort(places, kind="stable")
+    order = np.argsort(lengths, kind="stable")
     left: list[float] = []  # minus (place + x)
     right: list[float] = []  # place - x
     gains = []
-    for x, up in zip(places[order].tolist(), signs[order].tolist(), strict=True):
+    for x, up in zip(lengths[order].tolist(), signs[order].tolist(), strict=True):
         end = share * x
         if up:
             v = min(heapq.heappop(right) + x, end) if right else end
@@ -115,10 +115,10 @@ def _alignment(a: np.ndarray, b: np.ndarray, p: float, share: float) -> float:
             return value
         # A better value narrows the band: grow towards what is allowed rather than jump.
         band = min(allowed, max(_FIRST_BAND, 8 * band))
-        found = _by_rows(a, b, skip_a, skip_b, p, band, reach)
-        if found < _CANCELLED * total:
-            found = _banded(a, b, skip_a, skip_b, p, -band, band)
-        value = min(value, found)
+        cost = _by_rows(a, b, skip_a, skip_b, p, band, reach)
+        if cost < _CANCELLED * total:
+            cost = _banded(a, b, skip_a, skip_b, p, -band, band)
+        value = min(value, cost)
 
 
 def _bound(a: np.ndarray, b: np.ndarray, skip_a: np.ndarray, skip_b: np.ndarray, p: float) -> np.ndarray:
@@ -153,15 +153,15 @@ def _by_rows(
     parts: list[float] = []
     start = 0
     while start < n:
-        left = firsts[start]
+        begin = firsts[start]
         stop = start + 1
         # Both ends only grow, so the last row of a block ends it.
-        while stop < n and stop - start < 64 and (lasts[stop] - left) * (stop - start) < _BLOCK_NUMBERS:
+        while stop < n and stop - start < 64 and (lasts[stop] - begin) * (stop - start) < _BLOCK_NUMBERS:
             stop += 1
-        right = max(left, lasts[stop - 1])
-        block = b[left - 1 : right] - a[start:stop, None]
+        right = max(begin, lasts[stop - 1])
+        block = b[begin - 1 : right] - a[start:stop, None]
         _power(block, p)
-        np.subtract(skip_b[left - 1 : right], block, out=block)
+        np.subtract(skip_b[begin - 1 : right], block, out=block)
         block += skip_a[start:stop, None]
         for i in range(start, stop):
             first, last = firsts[i], lasts[i]
@@ -170,16 +170,16 @@ def _by_rows(
             if last > filled:
                 saved[filled + 1 : last + 1] = saved[filled]
                 filled = last
-            row = block[i - start, first - left : last - left + 1]
+            row = block[i - start, first - begin : last - begin + 1]
             row += saved[first - 1 : last]
-            here = saved[first : last + 1]
-            np.maximum(row, here, out=row)
-            np.maximum.accumulate(row, out=here)
+            best = saved[first : last + 1]
+            np.maximum(row, best, out=row)
+            np.maximum.accumulate(row, out=best)
             if last < filled:
-                np.maximum(saved[last + 1 : filled + 1], here[-1], out=saved[last + 1 : filled + 1])
+                np.maximum(saved[last + 1 : filled + 1], best[-1], out=saved[last + 1 : filled + 1])
         middle = float(saved[filled])
         parts.append(-middle)
-        saved[max(0, left - 1) : filled + 1] -= middle
+        saved[max(0, begin - 1) : filled + 1] -= middle
         start = stop
     return math.fsum([*skip_a.tolist(), *skip_b.tolist(), *parts])
 
@@ -213,39 +213,39 @@ def _banded(
     """
     n, m = len(a), len(b)
     back_b, back_skip = np.ascontiguousarray(b[::-1]), np.ascontiguousarray(skip_b[::-1])
-    one, two, new = (np.full(n + 2, np.inf) for _ in range(3))  # f at s - 1, at s - 2, at s; place i + 1
+    previous, earlier, new = (np.full(n + 2, np.inf) for _ in range(3))  # f at s - 1, at s - 2, at s; place i + 1
     spare = np.empty(n + 2)
-    one[1] = 0.0
+    previous[1] = 0.0
     for s in range(1, n + m + 1):
         first = max(0, s - m, -((-s - low) // 2))
         last = min(n, s, (s + high) // 2)
         # Neighbours just outside this anti-diagonal's band must read as unreachable when the next ones look there.
-        here = slice(first + 1, last + 2)
+        span = slice(first + 1, last + 2)
         before = slice(first, last + 1)
         width = last - first + 1
-        out, work = new[here], spare[:width]
+        out, work = new[span], spare[:width]
         # Skip b_j, j = s - i: place m - j of the reversed list; j = 0 has none to skip.
         offset = m - s + first
         usable = min(width, m - offset)
         out[usable:] = np.inf
-        np.add(one[first + 1 : first + 1 + usable], back_skip[offset : offset + usable], out=out[:usable])
+        np.add(previous[first + 1 : first + 1 + usable], back_skip[offset : offset + usable], out=out[:usable])
         # Skip a_i and match (a_i, b_j) need i ≥ 1.
         k = 1 if first == 0 else 0
-        left = slice(before.start + k, before.stop)
+        shifted = slice(before.start + k, before.stop)
         tail = slice(first + k - 1, last)
-        np.add(one[left], skip_a[tail], out=work[k:])
+        np.add(previous[shifted], skip_a[tail], out=work[k:])
         np.minimum(out[k:], work[k:], out=out[k:])
         if usable > k:
             match = work[k:usable]
             np.subtract(a[first + k - 1 : first + usable - 1], back_b[offset + k : offset + usable], out=match)
             _power(match, p)
-            np.add(match, two[first + k : first + usable], out=match)
+            np.add(match, earlier[first + k : first + usable], out=match)
             np.minimum(out[k:usable], match, out=out[k:usable])
         new[first] = np.inf
         if last + 2 < n + 2:
             new[last + 2] = np.inf
-        one, two, new = new, one, two
-    return float(one[n + 1])
+        previous, earlier, new = new, previous, earlier
+    return float(previous[n + 1])
 
 
 def _power(values: np.ndarray, p: float) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .metric import Squares, as_cloud, as_distances, as_points, pair_lengths, squares
+from lisse.maths.given import Values
+
+from .metric import Squares, as_cloud, as_distances, as_points, check_either, pair_lengths, squares
 
 _GIGABYTE = 2**30
 
@@ -22,14 +24,11 @@ class SpanningTree:
 
 
 def spanning_tree(
-    points: Tensor | np.ndarray | None = None,
-    *,
-    distances: Tensor | np.ndarray | None = None,
-    memory: int = 4 * _GIGABYTE,
+    points: Values | None = None, *, distances: Values | None = None, memory: int = 4 * _GIGABYTE
 ) -> SpanningTree:
     r"""A minimum spanning tree of a cloud ``[n, d]``, or of a distance matrix ``[n, n]``.
 
-    Its lengths are the deaths of H0 (SPEC P-A2). On the CPU, with a matrix of squared distances that fits into
+    Its lengths are the deaths of H0. On the CPU, with a matrix of squared distances that fits into
     ``memory`` bytes: Prim's algorithm, n passes over a row. Otherwise, and on a GPU: Borůvka's: in each round every
     component but the largest takes its shortest edge outwards, found from blocks of rows made by products in float64,
     so that the n × n matrix is kept only where it fits. A point's row is made again only in rounds in which its
@@ -42,11 +41,9 @@ def spanning_tree(
     Cost: n² d multiplications once (and about as much again for all later rounds where the matrix does not fit).
     """
     name = "spanning_tree"
-    if (points is None) == (distances is None):
-        raise ValueError(f"{name}: points or distances must be given, got {'neither' if points is None else 'both'}.")
+    check_either(name, points, distances)
     if distances is not None:
-        matrix = as_distances(distances, name=name)
-        return matrix_tree(matrix)
+        return matrix_tree(as_distances(distances, name=name))
     assert points is not None
     return cloud_tree(as_cloud(points, name=name).detach(), name=name, memory=memory)
 
@@ -96,12 +93,12 @@ def _prim(matrix: np.ndarray) -> tuple[Tensor, Tensor]:
         outside[vertex] = np.inf
         np.minimum(nearest, matrix[vertex], out=nearest)
     parent = np.empty(n - 1, dtype=np.int64)
-    place = np.empty(n, dtype=np.int64)
-    place[order] = np.arange(n)
+    position = np.empty(n, dtype=np.int64)
+    position[order] = np.arange(n)
     for step in range(1, n):
         row = matrix[order[step]]
         where = np.flatnonzero(row == reached[step])
-        earlier = where[place[where] < step]
+        earlier = where[position[where] < step]
         parent[step - 1] = earlier[0]
     return torch.from_numpy(order[1:].copy()), torch.from_numpy(parent)
 
@@ -122,30 +119,30 @@ def _boruvka(source: _Stored | Squares, n: int, device: torch.device, *, block: 
     best = torch.full((n,), torch.inf, dtype=torch.float64, device=device)
     target = torch.full((n,), -1, dtype=torch.long, device=device)
     stale = torch.ones(n, dtype=torch.bool, device=device)
-    kept: list[tuple[Tensor, Tensor]] = []
+    edges: list[tuple[Tensor, Tensor]] = []
     parts = n
     while parts > 1:
         # The largest component may wait: the others' edges are minima of cuts all the same.
         largest = torch.bincount(label, minlength=n).argmax()
-        wanted = (stale & (label != largest)).nonzero()[:, 0]
-        for start in range(0, len(wanted), block):
-            index = wanted[start : start + block]
+        waiting = (stale & (label != largest)).nonzero()[:, 0]
+        for start in range(0, len(waiting), block):
+            index = waiting[start : start + block]
             values = source.rows(index)
             values = values.masked_fill(label[index, None] == label[None], torch.inf)
             best[index], target[index] = values.min(1)
-        stale[wanted] = False
+        stale[waiting] = False
         active = (label != largest).nonzero()[:, 0]
         first, second = _cheapest(label, active, best, target, n)
         joined = _merged(label, first, second, n)
-        left = int(joined.unique().numel())
-        if len(first) != parts - left:
+        remaining = int(joined.unique().numel())
+        if len(first) != parts - remaining:
             # A square read from two ends may differ in its last bit, and tied edges then close a loop.
             first, second = _without_loops(label, first, second)
-        kept.append((first, second))
-        label, parts = joined, left
+        edges.append((first, second))
+        label, parts = joined, remaining
         stale |= label == label[target.clamp(min=0)]
         stale |= target < 0
-    return torch.cat([a for a, _ in kept]), torch.cat([b for _, b in kept])
+    return torch.cat([a for a, _ in edges]), torch.cat([b for _, b in edges])
 
 
 def _cheapest(label: Tensor, active: Tensor, best: Tensor, target: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -156,9 +153,9 @@ def _cheapest(label: Tensor, active: Tensor, best: Tensor, target: Tensor, n: in
     least = torch.full((n,), torch.inf, dtype=best.dtype, device=best.device)
     least.scatter_reduce_(0, component, best[active], "amin")
     tied = best[active] == least[component]
-    chosen = torch.full((n,), n * n, dtype=torch.long, device=best.device)
-    chosen.scatter_reduce_(0, component[tied], code[tied], "amin")
-    edges = chosen[chosen < n * n].unique()
+    codes = torch.full((n,), n * n, dtype=torch.long, device=best.device)
+    codes.scatter_reduce_(0, component[tied], code[tied], "amin")
+    edges = codes[codes < n * n].unique()
     return edges // n, edges % n
 
 

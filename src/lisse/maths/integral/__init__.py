@@ -1,6 +1,9 @@
-"""Attention as an integral operator: kernels, their application without the matrix, spectra, and integral equations."""
+"""Attention as an integral operator: kernels, their application without the matrix, and integral equations."""
 
 from __future__ import annotations
+
+import warnings
+from typing import Any
 
 from lisse.maths.integral.equations import (
     Solution,
@@ -13,32 +16,26 @@ from lisse.maths.integral.equations import (
 )
 from lisse.maths.integral.kernels import (
     Decomposition,
-    Kind,
+    KernelKind,
     TokenKernel,
     attention_kernel,
     dot_decomposition,
     kernel_scores,
 )
-from lisse.maths.integral.nonlocal_means import non_local_means, pixel_patches
 from lisse.maths.integral.operators import IntegralOperator
 from lisse.maths.integral.structure import (
-    Decay,
-    Mercer,
-    mercer,
     offset_average,
     offset_defect,
     row_distance,
     row_sum_error,
-    spectral_decay,
     symmetry_defect,
 )
+from lisse.moved import moved_names
 
 __all__ = [
-    "Decay",
     "Decomposition",
     "IntegralOperator",
-    "Kind",
-    "Mercer",
+    "KernelKind",
     "Solution",
     "Tikhonov",
     "TokenKernel",
@@ -47,16 +44,22 @@ __all__ = [
     "fredholm_first",
     "fredholm_second",
     "kernel_scores",
-    "mercer",
-    "non_local_means",
     "offset_average",
     "offset_defect",
-    "pixel_patches",
     "row_distance",
     "row_sum_error",
     "skip_connection",
-    "spectral_decay",
     "symmetry_defect",
     "tikhonov",
     "tikhonov_functional",
 ]
+
+
+_moved = moved_names(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Kind":
+        return _moved(name)
+    warnings.warn("lisse.maths.integral.Kind will go: use KernelKind.", DeprecationWarning, stacklevel=2)
+    return KernelKind

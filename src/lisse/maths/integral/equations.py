@@ -16,13 +16,13 @@ from torch import Tensor
 from lisse.maths.given import floating
 from lisse.maths.integral.kernels import TokenKernel
 from lisse.maths.integral.operators import IntegralOperator
-from lisse.maths.integral.solvers import Iteration, Operator, conjugate_gradients, gmres, tolerance
-from lisse.maths.integral.structure import square_matrix, symmetric_matrix
+from lisse.maths.integral.solvers import Iteration, conjugate_gradients, gmres, tolerance
+from lisse.maths.integral.structure import kernel_matrix, symmetric_matrix
 
-Kernel = TokenKernel | IntegralOperator | Tensor
+AnyKernel = TokenKernel | IntegralOperator | Tensor
 Weighting = Literal["none", "alpha"]
 Coefficient = Literal["eq37", "eq22"]
-Way = Literal["direct", "iterative"]
+_Method = Literal["direct", "iterative"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class Tikhonov:
 
 
 def tikhonov(
-    kernel: Kernel,
+    kernel: AnyKernel,
     z: Tensor,
     beta: float,
     *,
     weighting: Weighting = "none",
     alpha: Tensor | float | None = None,
     coefficient: Coefficient = "eq37",
-    method: Way | None = None,
+    method: _Method | None = None,
     tol: float | None = None,
     max_iter: int = 500,
 ) -> Tikhonov:
@@ -93,34 +93,27 @@ def tikhonov(
     (37), thm. 5.2.
     """
     where = "tikhonov"
-    _positive(where, "beta", beta)
-    if weighting not in ("none", "alpha"):
-        raise ValueError(f"{where}: weighting must be none or alpha, got {weighting!r}.")
-    if coefficient not in ("eq37", "eq22"):
-        raise ValueError(f"{where}: coefficient must be eq37 or eq22, got {coefficient!r}.")
-    given = _Equation(where, kernel, z, alpha, _method(where, kernel, method), symmetric=True)
-    strength = beta if coefficient == "eq37" else 2 * beta
-    diagonal = strength * (given.alpha if weighting == "none" else torch.ones_like(given.alpha))
-    given.semidefinite()
-    if given.matrix is not None:
+    _check_positive(where, beta)
+    strength = _strength(where, beta, weighting, coefficient)
+    equation = _Equation(where, kernel, z, alpha, method, symmetric=True)
+    diagonal = strength * (equation.alpha if weighting == "none" else torch.ones_like(equation.alpha))
+    equation.semidefinite()
+    if equation.matrix is not None:
         # Both equations times α are symmetric and positive: (diag(αδ) + K) u = α z.
-        system = given.matrix + torch.diag_embed((given.alpha * diagonal)[..., 0])
-        u = torch.cholesky_solve(given.alpha * given.z, torch.linalg.cholesky(system))
+        system = equation.matrix + torch.diag_embed((equation.alpha * diagonal)[..., 0])
+        u = torch.cholesky_solve(equation.alpha * equation.z, torch.linalg.cholesky(system))
         converged, steps = True, 0
     else:
-        found = conjugate_gradients(
-            lambda v: diagonal * v + given(v), given.z, weights=given.alpha, tol=given.tolerance(tol), max_iter=max_iter
-        )
-        u, converged, steps = found.solution, found.converged, found.iterations
-    image = given(u)
-    value = _functional(given, u, image, strength, weighting)
-    left = (strength * u + image - given.z).abs().amax((-2, -1))
-    gradient = (diagonal * u + image - given.z).abs().amax((-2, -1))
-    return Tikhonov(given.shaped(u), left, value, gradient, converged, steps)
+        iteration = equation.iteration(diagonal, tol, max_iter, positive=True)
+        u, converged, steps = iteration.solution, iteration.converged, iteration.iterations
+    image = equation(u)
+    value = _functional(equation, u, image, strength, weighting)
+    residual, gradient = equation.defect(strength, u, image), equation.defect(diagonal, u, image)
+    return Tikhonov(equation.shaped(u), residual, value, gradient, converged, steps)
 
 
 def tikhonov_functional(
-    kernel: Kernel,
+    kernel: AnyKernel,
     v: Tensor,
     z: Tensor,
     beta: float,
@@ -131,24 +124,21 @@ def tikhonov_functional(
 ) -> Tensor:
     """The functional that :func:`tikhonov` minimises, at any ``v`` of z's shape."""
     where = "tikhonov_functional"
-    if weighting not in ("none", "alpha"):
-        raise ValueError(f"{where}: weighting must be none or alpha, got {weighting!r}.")
-    if coefficient not in ("eq37", "eq22"):
-        raise ValueError(f"{where}: coefficient must be eq37 or eq22, got {coefficient!r}.")
-    given = _Equation(where, kernel, z, alpha, _method(where, kernel, None), symmetric=True)
+    strength = _strength(where, beta, weighting, coefficient)
+    equation = _Equation(where, kernel, z, alpha, symmetric=True)
     u = floating(where, "v", v)
-    u = u[..., None] if given.vector else u
-    if u.shape[-2:] != given.z.shape[-2:] or not _together(u.shape[:-2], given.z.shape[:-2]):
+    u = u[..., None] if equation.vector else u
+    if u.shape[-2:] != equation.z.shape[-2:] or not _together(u.shape[:-2], equation.z.shape[:-2]):
         raise ValueError(
-            f"{where}: v must have the shape of z, {list(given.shaped(given.z).shape)}, got "
-            f"{list(given.shaped(u).shape)}."
+            f"{where}: v must have the shape of z, {list(equation.shaped(equation.z).shape)}, got "
+            f"{list(equation.shaped(u).shape)}."
         )
-    u = u.to(given.z)
-    return _functional(given, u, given(u), beta if coefficient == "eq37" else 2 * beta, weighting)
+    u = u.to(equation.z)
+    return _functional(equation, u, equation(u), strength, weighting)
 
 
 def fredholm_first(
-    kernel: Kernel, z: Tensor, *, alpha: Tensor | float | None = None, rank: int | None = None
+    kernel: AnyKernel, z: Tensor, *, alpha: Tensor | float | None = None, rank: int | None = None
 ) -> Solution:
     r"""Solve :math:`\alpha^{-1} K v = z`, the Fredholm equation of the first kind (20). O(p³).
 
@@ -157,13 +147,13 @@ def fredholm_first(
     least-squares solution in their span; :func:`tikhonov` is the other way out.
     """
     where = "fredholm_first"
-    given = _Equation(where, kernel, z, alpha, "direct", symmetric=False)
-    assert given.matrix is not None
-    a = given.matrix / given.alpha
+    equation = _Equation(where, kernel, z, alpha, "direct")
+    assert equation.matrix is not None
+    a = equation.matrix / equation.alpha
     p = a.shape[-1]
     if rank is not None and not 1 <= rank <= p:
         raise ValueError(f"{where}: rank must lie in 1 … {p}, got {rank}.")
-    left, sigma, right = torch.linalg.svd(a)
+    outputs, sigma, inputs = torch.linalg.svd(a)
     last = sigma[..., (p if rank is None else rank) - 1]
     if bool((last <= p * torch.finfo(a.dtype).eps * sigma[..., 0]).any()):
         worst = float((last / sigma[..., 0]).nan_to_num(0.0).min())  # 0 / 0: a kernel of zeros
@@ -171,18 +161,18 @@ def fredholm_first(
             f"{where}: kernel must not be singular, got singular values down to {worst:.2g} of the largest. Keep fewer "
             "with rank=, or regularise with tikhonov."
         )
-    kept = p if rank is None else rank
-    u = right[..., :kept, :].mT @ ((left[..., :kept].mT @ given.z) / sigma[..., :kept, None])
-    return Solution(given.shaped(u), (a @ u - given.z).abs().amax((-2, -1)), sigma[..., 0] / last, True, 0)
+    count = p if rank is None else rank
+    u = inputs[..., :count, :].mT @ ((outputs[..., :count].mT @ equation.z) / sigma[..., :count, None])
+    return Solution(equation.shaped(u), (a @ u - equation.z).abs().amax((-2, -1)), sigma[..., 0] / last, True, 0)
 
 
 def fredholm_second(
-    kernel: Kernel,
+    kernel: AnyKernel,
     z: Tensor,
     beta: float,
     *,
     alpha: Tensor | float | None = None,
-    method: Way | None = None,
+    method: _Method | None = None,
     tol: float | None = None,
     max_iter: int = 500,
 ) -> Solution:
@@ -195,68 +185,70 @@ def fredholm_second(
     :func:`tikhonov`.
     """
     where = "fredholm_second"
-    _positive(where, "beta", beta)
-    given = _Equation(where, kernel, z, alpha, _method(where, kernel, method), symmetric=False)
-    if given.matrix is not None:
-        system = given.matrix / given.alpha + beta * torch.eye(given.matrix.shape[-1]).to(given.matrix)
+    _check_positive(where, beta)
+    equation = _Equation(where, kernel, z, alpha, method)
+    if equation.matrix is not None:
+        system = equation.matrix / equation.alpha + beta * torch.eye(equation.matrix.shape[-1]).to(equation.matrix)
         sigma = torch.linalg.svdvals(system.detach())
         if bool((sigma[..., -1] <= sigma.shape[-1] * torch.finfo(system.dtype).eps * sigma[..., 0]).any()):
             raise ValueError(
                 f"{where}: beta must not be minus an eigenvalue of the kernel, got {beta}. Choose another."
             )
-        u = torch.linalg.solve(system, given.z)
+        u = torch.linalg.solve(system, equation.z)
         condition, converged, steps = sigma[..., 0] / sigma[..., -1], True, 0
     else:
-        found = _iterate(given, lambda v: beta * v + given(v), given.tolerance(tol), max_iter)
-        u, converged, steps = found.solution, found.converged, found.iterations
+        iteration = equation.iteration(beta, tol, max_iter, positive=equation.kind == "rbf_w")
+        u, converged, steps = iteration.solution, iteration.converged, iteration.iterations
         condition = u.new_tensor(torch.nan)
-    left = (beta * u + given(u) - given.z).abs().amax((-2, -1))
-    return Solution(given.shaped(u), left, condition, converged, steps)
+    return Solution(equation.shaped(u), equation.defect(beta, u, equation(u)), condition, converged, steps)
 
 
-def skip_connection(kernel: Kernel, v: Tensor, beta: float, *, alpha: Tensor | float | None = None) -> Tensor:
+def skip_connection(kernel: AnyKernel, v: Tensor, beta: float, *, alpha: Tensor | float | None = None) -> Tensor:
     r""":math:`\beta v + \alpha^{-1} K v`: what an attention layer with a skip connection computes, for values ``[…, p,
     e]`` or ``[…, p]``.
 
     It evaluates the left-hand side of (21). The v that (21) asks for, given the layer's output z, is
     :func:`fredholm_second`.
     """
-    given = _Equation("skip_connection", kernel, v, alpha, _method("skip_connection", kernel, None), symmetric=False)
-    return given.shaped(beta * given.z + given(given.z))
+    equation = _Equation("skip_connection", kernel, v, alpha)
+    return equation.shaped(beta * equation.z + equation(equation.z))
 
 
 class _Equation:
     """A kernel, its α ``[…, p, 1]`` and a right-hand side ``[…, p, e]``; called with values it gives α⁻¹ K v."""
 
     def __init__(
-        self, where: str, kernel: Kernel, z: Tensor, alpha: Tensor | float | None, method: Way, *, symmetric: bool
+        self,
+        where: str,
+        kernel: AnyKernel,
+        z: Tensor,
+        alpha: Tensor | float | None,
+        method: _Method | None = None,
+        *,
+        symmetric: bool = False,
     ) -> None:
+        if method not in (None, "direct", "iterative"):
+            raise ValueError(f"{where}: method must be direct or iterative, got {method!r}.")
         right = floating(where, "z", z)
-        self.where, self.kernel = where, kernel
-        self.matrix: Tensor | None = None
-        self.own_alpha = alpha is None
-        if method == "iterative" and isinstance(kernel, IntegralOperator):
-            if symmetric and not kernel.symmetric:
-                raise ValueError(f"{where}: kernel must be symmetric, got {kernel.kind}. Of the four kinds rbf_w is.")
-            shape, like = (*kernel.q.shape[:-2], kernel.tokens), kernel.q
-            sums = kernel.alpha() if alpha is None else None
+        self.where, self.kind, self.own_alpha = where, getattr(kernel, "kind", None), alpha is None
+        #: The kernel that is never made a matrix, if it is one; K itself otherwise.
+        self.operator = kernel if isinstance(kernel, IntegralOperator) and method != "direct" else None
+        if self.operator is not None:
+            if symmetric and not self.operator.symmetric:
+                kind = self.operator.kind
+                raise ValueError(f"{where}: kernel must be symmetric, got {kind}. Of the four kinds rbf_w is.")
+            shape, like = (*self.operator.q.shape[:-2], self.operator.tokens), self.operator.q
         else:
-            raw = kernel.dense().raw if isinstance(kernel, IntegralOperator) else kernel
-            raw = (
-                symmetric_matrix(where, raw)
-                if symmetric
-                else square_matrix(where, raw.raw if isinstance(raw, TokenKernel) else raw, name="kernel")
-            )
-            shape, like = tuple(raw.shape[:-1]), raw
-            sums = raw.sum(-1) if alpha is None else None
-            if method == "direct":
-                self.matrix = raw
-            self.raw = raw
+            raw = kernel.dense() if isinstance(kernel, IntegralOperator) else kernel
+            self.raw = symmetric_matrix(where, raw) if symmetric else kernel_matrix(where, raw)
+            shape, like = tuple(self.raw.shape[:-1]), self.raw
         dtype = torch.promote_types(right.dtype, like.dtype)
-        if self.matrix is not None:
-            self.matrix = self.matrix.to(dtype)
-        weights = sums if alpha is None else _fitting(where, "alpha", floating(where, "alpha", alpha), shape).to(like)
-        assert weights is not None
+        #: K in the precision of the equation, for a direct solve.
+        self.matrix = self.raw.to(dtype) if self.operator is None and method != "iterative" else None
+        if alpha is not None:
+            weights = _fitting(where, "alpha", floating(where, "alpha", alpha), shape).to(like)
+        else:
+            weights = self.raw.sum(-1) if self.operator is None else self.operator.alpha()
         if not bool((weights > 0).all()):
             raise ValueError(
                 f"{where}: alpha must be positive, got {float(weights.min()):.3g}. By default it is the kernel's row "
@@ -267,37 +259,46 @@ class _Equation:
         self.vector = right.ndim > 0 and right.shape[-1] == p and right.ndim in (1, len(shape))
         right = right[..., None] if self.vector else right
         if right.ndim < 2 or right.shape[-2] != p or not _together(right.shape[:-2], batch):
-            each, shared = (f", {[*batch, p]}", ", those that all kernels share as z[None]") if batch else ("", "")
+            vectors, shared = (f", {[*batch, p]}", ", those that all kernels share as z[None]") if batch else ("", "")
             raise ValueError(
-                f"{where}: z must be [{p}]{each} or [..., {p}, e] for a kernel {[*shape, p]}, got "
+                f"{where}: z must be [{p}]{vectors} or [..., {p}, e] for a kernel {[*shape, p]}, got "
                 f"{list(self.shaped(right).shape)}. Give several vectors as columns (z.mT){shared}."
             )
         right = right.to(like.device, dtype)
         self.z = right.expand(*torch.broadcast_shapes(right.shape[:-2], batch), *right.shape[-2:])
 
     def __call__(self, v: Tensor) -> Tensor:
-        if isinstance(self.kernel, IntegralOperator) and self.matrix is None:
-            if self.own_alpha:
-                return self.kernel(v).to(v.dtype)
-            return self.kernel.raw(v).to(v.dtype) / self.alpha
-        return (self.raw.to(v.dtype) @ v) / self.alpha
+        if self.operator is None:
+            return (self.raw.to(v.dtype) @ v) / self.alpha
+        if self.own_alpha:
+            return self.operator(v).to(v.dtype)
+        return self.operator.raw(v).to(v.dtype) / self.alpha
 
     def shaped(self, u: Tensor) -> Tensor:
         return u[..., 0] if self.vector else u
 
-    def tolerance(self, tol: float | None) -> float:
-        """``tol``, or what can be reached: an operator works in its own precision, whatever z has."""
-        kernel = self.kernel
-        own = kernel.q.dtype if isinstance(kernel, IntegralOperator) and self.matrix is None else self.z.dtype
-        return max(tolerance(tol, own), tolerance(tol, self.z.dtype))
+    def defect(self, diagonal: Tensor | float, u: Tensor, image: Tensor) -> Tensor:
+        """The largest entry of δu + α⁻¹ K u - z, ``image`` being α⁻¹ K u."""
+        return (diagonal * u + image - self.z).abs().amax((-2, -1))
+
+    def iteration(self, diagonal: Tensor | float, tol: float | None, max_iter: int, *, positive: bool) -> Iteration:
+        """(δ + α⁻¹ K) u = z by conjugate gradients where K is positive, by GMRES elsewhere."""
+        # An operator works in its own precision, whatever z has.
+        dtype = self.z.dtype if self.operator is None else self.operator.q.dtype
+        goal = max(tolerance(tol, dtype), tolerance(tol, self.z.dtype))
+        if positive:
+            return conjugate_gradients(
+                lambda v: diagonal * v + self(v), self.z, weights=self.alpha, tol=goal, max_iter=max_iter
+            )
+        return gmres(lambda v: diagonal * v + self(v), self.z, tol=goal, max_iter=max_iter)
 
     def semidefinite(self) -> None:
         """Refuse a kernel with a negative eigenvalue: a solution of the equation is then a saddle, not a minimum."""
         says = f"{self.where}: kernel must be positive semidefinite, got"
         why = "the functional has no minimum. Of the four kinds rbf_w is."
-        if isinstance(self.kernel, IntegralOperator) and self.matrix is None:
-            if self.kernel.kind != "rbf_w":
-                raise ValueError(f"{says} {self.kernel.kind}: {why}")
+        if self.operator is not None:
+            if self.operator.kind != "rbf_w":
+                raise ValueError(f"{says} {self.operator.kind}: {why}")
             return
         matrix = self.raw.detach()
         slack = 10 * matrix.shape[-1] * torch.finfo(matrix.dtype).eps * matrix.abs().amax()
@@ -309,9 +310,9 @@ class _Equation:
             raise ValueError(f"{says} an eigenvalue of {float(lowest.min()):.3g}: {why}")
 
 
-def _together(one: torch.Size, other: tuple[int, ...]) -> bool:
+def _together(shape: torch.Size, other: tuple[int, ...]) -> bool:
     """Whether two shapes can be broadcast."""
-    return all(a == b or 1 in (a, b) for a, b in zip(reversed(one), reversed(other), strict=False))
+    return all(a == b or 1 in (a, b) for a, b in zip(reversed(shape), reversed(other), strict=False))
 
 
 def _fitting(where: str, name: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -322,29 +323,24 @@ def _fitting(where: str, name: str, value: Tensor, shape: tuple[int, ...]) -> Te
     return value.expand(shape)
 
 
-def _functional(given: _Equation, u: Tensor, image: Tensor, strength: float, weighting: Weighting) -> Tensor:
-    weights = given.alpha if weighting == "alpha" else torch.ones_like(given.alpha)
-    data = (weights * (image - given.z).square()).sum((-2, -1)) / 2
-    return data + strength / 2 * (given.alpha * image * u).sum((-2, -1))
+def _functional(equation: _Equation, u: Tensor, image: Tensor, strength: float, weighting: Weighting) -> Tensor:
+    weights = equation.alpha if weighting == "alpha" else torch.ones_like(equation.alpha)
+    data = (weights * (image - equation.z).square()).sum((-2, -1)) / 2
+    return data + strength / 2 * (equation.alpha * image * u).sum((-2, -1))
 
 
-def _iterate(given: _Equation, operator: Operator, tol: float, max_iter: int) -> Iteration:
-    """Conjugate gradients where the kernel is positive for certain, GMRES elsewhere."""
-    kind = getattr(given.kernel, "kind", None)
-    if kind == "rbf_w":
-        return conjugate_gradients(operator, given.z, weights=given.alpha, tol=tol, max_iter=max_iter)
-    return gmres(operator, given.z, tol=tol, max_iter=max_iter)
+def _strength(where: str, beta: float, weighting: Weighting, coefficient: Coefficient) -> float:
+    """β of (37), from the β of either formula."""
+    if weighting not in ("none", "alpha"):
+        raise ValueError(f"{where}: weighting must be none or alpha, got {weighting!r}.")
+    if coefficient not in ("eq37", "eq22"):
+        raise ValueError(f"{where}: coefficient must be eq37 or eq22, got {coefficient!r}.")
+    return beta if coefficient == "eq37" else 2 * beta
 
 
-def _method(where: str, kernel: Kernel, method: Way | None) -> Way:
-    if method not in (None, "direct", "iterative"):
-        raise ValueError(f"{where}: method must be direct or iterative, got {method!r}.")
-    return method or ("iterative" if isinstance(kernel, IntegralOperator) else "direct")
-
-
-def _positive(where: str, name: str, value: float) -> None:
-    if not value > 0 or value == float("inf"):
+def _check_positive(where: str, beta: float) -> None:
+    if not 0 < beta < float("inf"):
         raise ValueError(
-            f"{where}: {name} must be positive, got {value}. Without it this is the equation of the first kind: "
+            f"{where}: beta must be positive, got {beta}. Without it this is the equation of the first kind: "
             "fredholm_first."
         )

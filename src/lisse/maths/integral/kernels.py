@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lisse.maths.given import floating
 
-Kind = Literal["dot", "gauss_qk", "rbf_w", "eq11_literal"]
+KernelKind = Literal["dot", "gauss_qk", "rbf_w", "eq11_literal"]
 #: Kinds that are a function of w = q - k at both ends, and so need as many queries as keys.
 PAIRED = ("rbf_w", "eq11_literal")
 
@@ -26,7 +26,7 @@ class TokenKernel:
     """
 
     scores: Tensor
-    kind: Kind
+    kind: KernelKind
     gamma: float | None
     scale: float | None
 
@@ -38,13 +38,13 @@ class TokenKernel:
     @cached_property
     def raw(self) -> Tensor:
         """K ``[…, p, p']``, not normalised."""
-        found = self.scores.exp()
-        if not bool(torch.isfinite(found).all()):
+        raw = self.scores.exp()
+        if not bool(torch.isfinite(raw).all()):
             raise ValueError(
-                f"TokenKernel: scores must be below {torch.finfo(found.dtype).max:.3g} in exp for raw, got up to "
+                f"TokenKernel: scores must be below {torch.finfo(raw.dtype).max:.3g} in exp for raw, got up to "
                 f"{float(self.scores.detach().max()):.3g}. Use matrix and log_alpha, or float64."
             )
-        return found
+        return raw
 
     @property
     def log_alpha(self) -> Tensor:
@@ -63,16 +63,16 @@ class TokenKernel:
 
     def __call__(self, v: Tensor) -> Tensor:
         """The integral transform (10): A v for values ``[…, p', d]``."""
-        given = floating("TokenKernel", "v", v)
-        if given.ndim < 2 or given.shape[-2] != self.scores.shape[-1]:
+        values = floating("TokenKernel", "v", v)
+        if values.ndim < 2 or values.shape[-2] != self.scores.shape[-1]:
             raise ValueError(
-                f"TokenKernel: v must be [..., {self.scores.shape[-1]}, d], one row per key, got {list(given.shape)}."
+                f"TokenKernel: v must be [..., {self.scores.shape[-1]}, d], one row per key, got {list(values.shape)}."
             )
-        return self.matrix @ given.to(self.scores)
+        return self.matrix @ values.to(self.scores)
 
 
 def attention_kernel(
-    q: Tensor, k: Tensor, *, kind: Kind = "dot", gamma: float | None = None, scale: float | None = None
+    q: Tensor, k: Tensor, *, kind: KernelKind = "dot", gamma: float | None = None, scale: float | None = None
 ) -> TokenKernel:
     r"""The attention kernel between queries ``[…, p, d]`` and keys ``[…, p', d]``.
 
@@ -93,15 +93,15 @@ def attention_kernel(
     ``scale`` stands for :math:`1/\sqrt d` in ``dot`` and ``gauss_qk``. O(p p' d) time, O(p p') memory:
     :class:`~lisse.maths.integral.IntegralOperator` needs no matrix.
     """
-    q, k, gamma, scale = checked("attention_kernel", q, k, kind, gamma, scale)
+    q, k, gamma, scale = tokens_and_scale("attention_kernel", q, k, kind, gamma, scale)
     return TokenKernel(_scores(q, k, kind, gamma, scale), kind, gamma, scale)
 
 
 def kernel_scores(
-    q: Tensor, k: Tensor, *, kind: Kind = "dot", gamma: float | None = None, scale: float | None = None
+    q: Tensor, k: Tensor, *, kind: KernelKind = "dot", gamma: float | None = None, scale: float | None = None
 ) -> Tensor:
     """log K ``[…, p, p']`` of :func:`attention_kernel`."""
-    q, k, gamma, scale = checked("kernel_scores", q, k, kind, gamma, scale)
+    q, k, gamma, scale = tokens_and_scale("kernel_scores", q, k, kind, gamma, scale)
     return _scores(q, k, kind, gamma, scale)
 
 
@@ -125,9 +125,9 @@ class Decomposition:
 
 def dot_decomposition(q: Tensor, k: Tensor, *, scale: float | None = None) -> Decomposition:
     r"""The decomposition (12) of dot products of queries ``[…, p, d]`` and keys ``[…, p', d]``. O(p p' d)."""
-    q, k, _, factor = checked("dot_decomposition", q, k, "dot", None, scale)
+    q, k, _, factor = tokens_and_scale("dot_decomposition", q, k, "dot", None, scale)
     query, key = q.square().sum(-1) / 2, k.square().sum(-1) / 2
-    difference = -squared_distances(q, k) / 2
+    difference = -_pairwise_squares(q, k) / 2
     sizes = torch.stack([query.mean(-1), key.mean(-1), -difference.mean((-2, -1))], -1)
     assert factor is not None
     return Decomposition(
@@ -135,13 +135,13 @@ def dot_decomposition(q: Tensor, k: Tensor, *, scale: float | None = None) -> De
     )
 
 
-def checked(
-    where: str, q: Tensor, k: Tensor, kind: Kind, gamma: float | None, scale: float | None
+def tokens_and_scale(
+    where: str, q: Tensor, k: Tensor, kind: KernelKind, gamma: float | None, scale: float | None
 ) -> tuple[Tensor, Tensor, float | None, float | None]:
     """Queries and keys that fit each other and the kind, with γ or the scale that it uses."""
     q, k = floating(where, "q", q), floating(where, "k", k)
-    if kind not in get_args(Kind):
-        raise ValueError(f"{where}: kind must be one of {', '.join(get_args(Kind))}, got {kind!r}.")
+    if kind not in get_args(KernelKind):
+        raise ValueError(f"{where}: kind must be one of {', '.join(get_args(KernelKind))}, got {kind!r}.")
     if q.ndim < 2 or k.ndim < 2 or q.shape[-1] != k.shape[-1] or not q.shape[-1]:
         raise ValueError(
             f"{where}: q and k must be [..., tokens, d] with the same d, got {list(q.shape)} and {list(k.shape)}."
@@ -161,16 +161,16 @@ def checked(
     return q.to(dtype), k.to(dtype), None, 1 / root if scale is None else float(scale)
 
 
-def _scores(q: Tensor, k: Tensor, kind: Kind, gamma: float | None, scale: float | None) -> Tensor:
+def _scores(q: Tensor, k: Tensor, kind: KernelKind, gamma: float | None, scale: float | None) -> Tensor:
     if kind in PAIRED:
         w = q - k
         assert gamma is not None
-        return -gamma * (squared_distances(w, w) if kind == "rbf_w" else w @ w.mT)
+        return -gamma * (_pairwise_squares(w, w) if kind == "rbf_w" else w @ w.mT)
     assert scale is not None
-    return scale * (q @ k.mT if kind == "dot" else -squared_distances(q, k) / 2)
+    return scale * (q @ k.mT if kind == "dot" else -_pairwise_squares(q, k) / 2)
 
 
-def squared_distances(x: Tensor, y: Tensor) -> Tensor:
+def _pairwise_squares(x: Tensor, y: Tensor) -> Tensor:
     """‖x_i - y_j‖² ``[…, p, p']`` as one matrix product, around a common centre so that few digits cancel."""
     centre = y.mean(-2, keepdim=True)
     x, y = x - centre, y - centre

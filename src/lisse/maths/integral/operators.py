@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from lisse.maths.given import floating
-from lisse.maths.integral.kernels import PAIRED, Kind, TokenKernel, attention_kernel, checked
+from lisse.maths.integral.kernels import PAIRED, KernelKind, TokenKernel, attention_kernel, tokens_and_scale
 
-Way = Literal["fused", "chunked"]
+_Way = Literal["fused", "chunked"]
 #: Scores of one chunk of rows take about this many numbers: 1 MiB of float32, which stays in a processor's cache.
-CHUNK = 1 << 18
+SCORES_PER_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class IntegralOperator:
 
     q: Tensor
     k: Tensor
-    kind: Kind = "dot"
+    kind: KernelKind = "dot"
     gamma: float | None = None
     scale: float | None = None
-    way: Way = "fused"
-    chunk: int = CHUNK
+    way: _Way = "fused"
+    chunk: int = SCORES_PER_CHUNK
 
     def __post_init__(self) -> None:
-        q, k, gamma, scale = checked("IntegralOperator", self.q, self.k, self.kind, self.gamma, self.scale)
+        q, k, gamma, scale = tokens_and_scale("IntegralOperator", self.q, self.k, self.kind, self.gamma, self.scale)
         for name, value in (("q", q), ("k", k), ("gamma", gamma), ("scale", scale)):
             object.__setattr__(self, name, value)
         if self.way not in ("fused", "chunked"):
@@ -74,8 +74,8 @@ class IntegralOperator:
         inputs = [pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v)]
         lead = torch.broadcast_shapes(*(x.shape[:-2] for x in inputs))
         heads = [x.expand(*lead, *x.shape[-2:]).reshape(-1, 1, *x.shape[-2:]) for x in inputs]
-        found = scaled_dot_product_attention(heads[0], heads[1], heads[2], scale=1.0)[..., : v.shape[-1]]
-        return found.reshape(*lead, *found.shape[-2:])
+        outputs = scaled_dot_product_attention(heads[0], heads[1], heads[2], scale=1.0)[..., : v.shape[-1]]
+        return outputs.reshape(*lead, *outputs.shape[-2:])
 
     def raw(self, v: Tensor) -> Tensor:
         r""":math:`K v` ``[…, p, e]``, not normalised."""
@@ -117,8 +117,8 @@ class IntegralOperator:
     def _blocks(self) -> Iterator[Tensor]:
         """log K, a few rows at a time."""
         left, right = self._factors(rows=True)
-        others = right.shape[-2] * max(1, left[..., 0, 0].numel(), right[..., 0, 0].numel())
-        step = max(1, self.chunk // others)
+        width = right.shape[-2] * max(1, left[..., 0, 0].numel(), right[..., 0, 0].numel())
+        step = max(1, self.chunk // width)
         for start in range(0, self.tokens, step):
             block = left[..., start : start + step, :] @ right.mT
             # A squared distance is not negative; its rounding may be.
@@ -130,28 +130,28 @@ class IntegralOperator:
             return torch.cat([work(block) for block in self._blocks()], -2)
         # Written in place: small results kept between large blocks would break up the heap, which then grows.
         lead = torch.broadcast_shapes(self.q.shape[:-2], self.k.shape[:-2], shape[:-2])
-        found = self.q.new_empty(*lead, self.tokens, shape[-1])
+        outputs = self.q.new_empty(*lead, self.tokens, shape[-1])
         start = 0
         for block in self._blocks():
-            found[..., start : start + block.shape[-2], :] = work(block)
+            outputs[..., start : start + block.shape[-2], :] = work(block)
             start += block.shape[-2]
-        return found
+        return outputs
 
     def _values(self, v: Tensor) -> Tensor:
-        given = floating("IntegralOperator", "v", v).to(self.q)
-        if given.ndim < 2 or given.shape[-2] != self.k.shape[-2]:
+        values = floating("IntegralOperator", "v", v).to(self.q)
+        if values.ndim < 2 or values.shape[-2] != self.k.shape[-2]:
             raise ValueError(
-                f"IntegralOperator: v must be [..., {self.k.shape[-2]}, e], one row per key, got {list(given.shape)}."
+                f"IntegralOperator: v must be [..., {self.k.shape[-2]}, e], one row per key, got {list(values.shape)}."
             )
-        return given
+        return values
 
-    def _finite(self, found: Tensor) -> Tensor:
-        if not bool(torch.isfinite(found).all()):
+    def _finite(self, sums: Tensor) -> Tensor:
+        if not bool(torch.isfinite(sums).all()):
             raise ValueError(
-                f"IntegralOperator: scores must stay in the range of {found.dtype} in exp, got an overflow. Use the "
+                f"IntegralOperator: scores must stay in the range of {sums.dtype} in exp, got an overflow. Use the "
                 "normalised operator and log_alpha, or float64."
             )
-        return found
+        return sums
 
 
 def _with_norms(x: Tensor, y: Tensor, factor: float, *, rows: bool) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Operator = Callable[[Tensor], Tensor]
+_Operator = Callable[[Tensor], Tensor]
 # A residual z - Bu has a rounding error of some epsilons of ‖B‖‖u‖, which no iteration goes below. Where the operator's
 # condition times a few epsilons is under the tolerance, it can be reached: up to 10² in float32, up to 10⁵ in float64.
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -35,7 +35,7 @@ def tolerance(tol: float | None, dtype: torch.dtype) -> float:
 
 
 def conjugate_gradients(
-    operator: Operator, z: Tensor, *, weights: Tensor | float = 1.0, tol: float | None = None, max_iter: int = 500
+    operator: _Operator, z: Tensor, *, weights: Tensor | float = 1.0, tol: float | None = None, max_iter: int = 500
 ) -> Iteration:
     r"""Solve :math:`B u = z` ``[…, p, e]`` for B self-adjoint and positive in :math:`\sum_i \alpha_i u_i v_i`.
 
@@ -52,14 +52,14 @@ def conjugate_gradients(
         return (weights * x * y).sum(-2, keepdim=True)
 
     norm = torch.linalg.vector_norm
-    u, r, whole = torch.zeros_like(z), z, norm(z.detach(), dim=-2, keepdim=True)
+    u, r, lengths = torch.zeros_like(z), z, norm(z.detach(), dim=-2, keepdim=True)
     steps, indefinite = 0, False
     residual, best = _relative(r, z), torch.inf
     while goal < residual < 0.5 * best and steps < max_iter and not indefinite:
         best = residual
         direction, size = r, inner(r, r)
         while steps < max_iter:
-            away = norm(r.detach(), dim=-2, keepdim=True) > 0.5 * goal * whole  # columns that have not arrived
+            away = norm(r.detach(), dim=-2, keepdim=True) > 0.5 * goal * lengths  # columns that have not arrived
             if not bool(away.any()):
                 break
             steps += 1
@@ -83,7 +83,7 @@ def conjugate_gradients(
 
 
 def gmres(
-    operator: Operator, z: Tensor, *, tol: float | None = None, max_iter: int = 500, restart: int = 50
+    operator: _Operator, z: Tensor, *, tol: float | None = None, max_iter: int = 500, restart: int = 50
 ) -> Iteration:
     r"""Solve :math:`B u = z` for any B, by the least residual over Krylov spaces of up to ``restart`` dimensions.
 
@@ -115,9 +115,9 @@ def gmres(
             right[0] = beta
             small = hessenberg[: j + 2, : j + 1]
             y = torch.linalg.lstsq(small, right[:, None]).solution[:, 0]
-            left = float(torch.linalg.vector_norm(small @ y - right))
+            residual_norm = float(torch.linalg.vector_norm(small @ y - right))
             # Nothing new: the space holds what the operator makes of it.
-            if left <= enough or float(hessenberg[j + 1, j]) <= torch.finfo(z.dtype).eps * reach:
+            if residual_norm <= enough or float(hessenberg[j + 1, j]) <= torch.finfo(z.dtype).eps * reach:
                 break
             basis.append(w / hessenberg[j + 1, j])
         u = u + sum((y[i] * basis[i] for i in range(len(y))), torch.zeros_like(z))
@@ -128,5 +128,5 @@ def gmres(
 
 def _relative(r: Tensor, z: Tensor) -> float:
     """The largest norm of a residual ``[…, p, e]`` over that of its right-hand side, over columns and batch entries."""
-    left, whole = (torch.linalg.vector_norm(x.detach(), dim=-2) for x in (r, z))
-    return float(torch.where(whole > 0, left / torch.where(whole > 0, whole, 1.0), left).max())
+    residuals, sizes = (torch.linalg.vector_norm(x.detach(), dim=-2) for x in (r, z))
+    return float(torch.where(sizes > 0, residuals / torch.where(sizes > 0, sizes, 1.0), residuals).max())

@@ -1,16 +1,12 @@
-r"""What a kernel is like: row sums, symmetry, spectrum, distance from translation invariance."""
+r"""What a kernel is like: row sums, symmetry, distance from translation invariance."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lisse.maths.given import floating, square_grid
 from lisse.maths.integral.kernels import TokenKernel
-
-KernelLike = TokenKernel | Tensor
 
 
 def row_sum_error(matrix: Tensor) -> Tensor:
@@ -25,12 +21,12 @@ def symmetry_defect(matrix: Tensor, *, alpha: Tensor | None = None) -> Tensor:
     :math:`\langle u, v\rangle_\alpha = \sum_i \alpha_i u_i v_i`. ``alpha`` ``[…, p]`` measures that: the defect of
     :math:`D A`, with α scaled freely.
     """
-    given = square_matrix("symmetry_defect", matrix)
+    values = square_matrix("symmetry_defect", matrix)
     if alpha is not None:
-        weights = floating("symmetry_defect", "alpha", alpha).to(given)
-        given = (weights / weights.amax(-1, keepdim=True))[..., None] * given
+        weights = floating("symmetry_defect", "alpha", alpha).to(values)
+        values = (weights / weights.amax(-1, keepdim=True))[..., None] * values
     norm = torch.linalg.matrix_norm
-    return norm(given - given.mT) / (2 * norm(given))
+    return norm(values - values.mT) / (2 * norm(values))
 
 
 def row_distance(a: Tensor, b: Tensor) -> Tensor:
@@ -53,117 +49,47 @@ def offset_average(matrix: Tensor, *, grid: tuple[int, int] | None = None) -> Te
     invariant" in [cao2022] is meant in the space of features; a convolution is so in the space of positions, which is
     what this looks at.
     """
-    given = square_matrix("offset_average", matrix)
-    rows, columns = square_grid("offset_average", given.shape[-1], grid)
-    index = _offsets(rows, columns).to(given.device)
+    values = square_matrix("offset_average", matrix)
+    rows, columns = square_grid("offset_average", values.shape[-1], grid)
+    index = _offsets(rows, columns).to(values.device)
     count = (2 * rows - 1) * (2 * columns - 1)
-    flat = given.reshape(-1, index.numel())
+    flat = values.reshape(-1, index.numel())
     sums = flat.new_zeros(len(flat), count).index_add_(1, index.reshape(-1), flat)
-    sizes = torch.bincount(index.reshape(-1), minlength=count).to(given)
-    return (sums / sizes)[:, index].reshape(given.shape)
+    sizes = torch.bincount(index.reshape(-1), minlength=count).to(values)
+    return (sums / sizes)[:, index].reshape(values.shape)
 
 
 def offset_defect(matrix: Tensor, *, grid: tuple[int, int] | None = None) -> Tensor:
     r""":math:`\|A - \bar A\|_F / \|A\|_F` with :func:`offset_average`: 0 for a convolution, at most 1."""
-    given = square_matrix("offset_defect", matrix)
+    values = square_matrix("offset_defect", matrix)
     norm = torch.linalg.matrix_norm
-    return norm(given - offset_average(given, grid=grid)) / norm(given)
-
-
-@dataclass(frozen=True, slots=True)
-class Mercer:
-    r"""Eigenvalues and eigenfunctions of a symmetric kernel, largest first.
-
-    ``values`` ``[…, p]`` and ``functions`` ``[…, p, p]`` (one per column): :math:`A \psi_k = \lambda_k \psi_k` with
-    :math:`A = D^{-1} K`, :math:`\sum_i \alpha_i \psi_k(i) \psi_l(i) = \delta_{kl}`; then :math:`K_{ij} = \sum_k
-    \lambda_k \alpha_i \psi_k(i) \psi_k(j) \alpha_j`. ``positive``: no eigenvalue below zero, but for rounding.
-    """
-
-    values: Tensor
-    functions: Tensor
-    positive: bool
-
-
-def mercer(kernel: KernelLike, *, alpha: Tensor | float | None = None) -> Mercer:
-    r"""The Mercer expansion of a symmetric kernel ``[…, p, p]`` in the α-weighted product. O(p³).
-
-    ``alpha`` is by default the row sums, for which the eigenvalues are those of the row-stochastic matrix: the largest
-    is 1, with constant functions, and all lie in [0, 1] if K is positive semidefinite, in [-1, 1] if not. ``alpha=1.0``
-    gives those of K itself; ``alpha=p`` of K with the uniform probability measure. From the symmetric
-    :math:`D^{-1/2} K D^{-1/2}`, so they are real and the functions orthogonal.
-    """
-    k = symmetric_matrix("mercer", kernel)
-    weights = k.sum(-1) if alpha is None else floating("mercer", "alpha", alpha).to(k).expand(k.shape[:-1])
-    if not bool((weights > 0).all()):
-        raise ValueError(f"mercer: alpha must be positive, got {float(weights.min())}.")
-    root = weights.rsqrt()
-    values, vectors = torch.linalg.eigh(root[..., :, None] * k * root[..., None, :])
-    values, vectors = values.flip(-1), vectors.flip(-1)
-    floor = -values.abs().amax() * values.shape[-1] * torch.finfo(values.dtype).eps
-    return Mercer(values, root[..., :, None] * vectors, bool((values >= floor).all()))
-
-
-@dataclass(frozen=True, slots=True)
-class Decay:
-    r"""How a spectrum falls: :math:`\lambda_k \approx e^{-rk}` or :math:`\lambda_k \approx k^{-s}`.
-
-    ``rate`` r and ``power`` s are least-squares slopes of :math:`\log \lambda_k`; ``exponential_fit`` and ``power_fit``
-    their R². ``effective_rank`` is :math:`(\sum\lambda)^2/\sum\lambda^2`, ``n`` the eigenvalues above the floor.
-    """
-
-    rate: float
-    exponential_fit: float
-    power: float
-    power_fit: float
-    effective_rank: float
-    n: int
-
-
-def spectral_decay(values: Tensor, *, tol: float | None = None) -> Decay:
-    r"""The decay of eigenvalues ``[p]``, largest first, down to ``tol`` times the largest (default p · epsilon)."""
-    given = floating("spectral_decay", "values", values).double()
-    if given.ndim != 1 or not len(given):
-        raise ValueError(f"spectral_decay: values must be numbers in one row, got shape {list(given.shape)}.")
-    given = given.sort(descending=True).values
-    epsilon = torch.finfo(torch.as_tensor(values).dtype if torch.is_tensor(values) else torch.float64).eps
-    kept = given[given > (len(given) * epsilon if tol is None else tol) * given[0]]
-    if len(kept) < 3:
-        raise ValueError(f"spectral_decay: values must hold at least 3 above the floor, got {len(kept)}.")
-    place = torch.arange(1, len(kept) + 1, dtype=torch.float64, device=kept.device)
-    rate, exponential = _line(place, kept.log())
-    power, straight = _line(place.log(), kept.log())
-    positive = given.clamp_min(0)
-    rank = float(positive.sum() ** 2 / positive.square().sum())
-    return Decay(-rate, exponential, -power, straight, rank, len(kept))
-
-
-def _line(x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Slope and R² of a least-squares line."""
-    dx, dy = x - x.mean(), y - y.mean()
-    slope = (dx @ dy) / (dx @ dx)
-    total = dy @ dy
-    return float(slope), float(1 - (dy - slope * dx).square().sum() / total) if float(total) > 0 else 1.0
+    return norm(values - offset_average(values, grid=grid)) / norm(values)
 
 
 def _offsets(rows: int, columns: int) -> Tensor:
     """A number for the offset of every pair of places, ``[p, p]``."""
-    place = torch.arange(rows * columns)
-    down = (place // columns)[None, :] - (place // columns)[:, None]
-    right = (place % columns)[None, :] - (place % columns)[:, None]
+    index = torch.arange(rows * columns)
+    down = (index // columns)[None, :] - (index // columns)[:, None]
+    right = (index % columns)[None, :] - (index % columns)[:, None]
     return (down + rows - 1) * (2 * columns - 1) + right + columns - 1
 
 
 def square_matrix(where: str, matrix: Tensor, *, name: str = "matrix") -> Tensor:
     """The matrix, if it is square."""
-    given = floating(where, name, matrix)
-    if given.ndim < 2 or given.shape[-1] != given.shape[-2]:
-        raise ValueError(f"{where}: {name} must be [..., p, p], got shape {list(given.shape)}.")
-    return given
+    values = floating(where, name, matrix)
+    if values.ndim < 2 or values.shape[-1] != values.shape[-2]:
+        raise ValueError(f"{where}: {name} must be [..., p, p], got shape {list(values.shape)}.")
+    return values
 
 
-def symmetric_matrix(where: str, kernel: KernelLike) -> Tensor:
+def kernel_matrix(where: str, kernel: TokenKernel | Tensor) -> Tensor:
+    """K itself."""
+    return square_matrix(where, kernel.raw if isinstance(kernel, TokenKernel) else kernel, name="kernel")
+
+
+def symmetric_matrix(where: str, kernel: TokenKernel | Tensor) -> Tensor:
     """K itself, symmetric to rounding; a row-normalised or asymmetric one is refused."""
-    k = square_matrix(where, kernel.raw if isinstance(kernel, TokenKernel) else kernel, name="kernel")
+    k = kernel_matrix(where, kernel)
     slack = 100 * torch.finfo(k.dtype).eps * k.detach().abs().amax()
     if not bool(((k - k.mT).detach().abs() <= slack).all()):
         raise ValueError(

@@ -56,9 +56,9 @@ class _Euclidean(torch.autograd.Function):
         if (ctx.start, ctx.stop) == (0, len(points)):
             weights = weights + weights.T
             return weights.sum(1, keepdim=True) * points - weights @ points, None, None
-        some = points[ctx.start : ctx.stop]
-        as_rows = weights.sum(1, keepdim=True) * some - weights @ points
-        as_columns = weights.sum(0)[:, None] * points - weights.T @ some
+        block = points[ctx.start : ctx.stop]
+        as_rows = weights.sum(1, keepdim=True) * block - weights @ points
+        as_columns = weights.sum(0)[:, None] * points - weights.T @ block
         before, after = as_columns[: ctx.start], as_columns[ctx.stop :]
         return torch.cat([before, as_columns[ctx.start : ctx.stop] + as_rows, after]), None, None
 
@@ -71,15 +71,15 @@ def cosine(points: Tensor, *, rows: slice | None = None) -> Tensor:
     """
     points = points.flatten(1)
     size = torch.linalg.vector_norm(points.detach(), dim=1, keepdim=True)
-    there = size > 0
-    safe = torch.where(there, points, 1.0)
-    units = torch.where(there, safe / torch.linalg.vector_norm(safe, dim=1, keepdim=True), 0.0)
-    found = euclidean(units, rows=rows).square() / 2
-    if bool(there.all()):
-        return found
-    every = torch.eye(len(points), dtype=found.dtype, device=found.device)
-    some, others = (there, every) if rows is None else (there[rows], every[rows])
-    return torch.where(some & there.T, found, 1 - others)
+    nonzero = size > 0
+    safe = torch.where(nonzero, points, 1.0)
+    units = torch.where(nonzero, safe / torch.linalg.vector_norm(safe, dim=1, keepdim=True), 0.0)
+    distances = euclidean(units, rows=rows).square() / 2
+    if bool(nonzero.all()):
+        return distances
+    every = torch.eye(len(points), dtype=distances.dtype, device=distances.device)
+    sources, diagonal = (nonzero, every) if rows is None else (nonzero[rows], every[rows])
+    return torch.where(sources & nonzero.T, distances, 1 - diagonal)
 
 
 def geodesic(points: Tensor, *, neighbours: int = 10) -> Tensor:
@@ -152,12 +152,12 @@ def _levels(before: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The pairs (source, end) whose shortest path has 1, 2, … edges; ``before[i, j]`` is the last point before j."""
     current = before
     levels = []
-    left = current >= 0
-    hops = left.long()
-    while bool(left.any()):
-        current = torch.where(left, before.gather(1, current.clamp(min=0)), -1)
-        left = current >= 0
-        hops += left
+    open_ = current >= 0
+    hops = open_.long()
+    while bool(open_.any()):
+        current = torch.where(open_, before.gather(1, current.clamp(min=0)), -1)
+        open_ = current >= 0
+        hops += open_
     for count in range(1, int(hops.max()) + 1):
         source, end = (hops == count).nonzero(as_tuple=True)
         levels.append((source, end))

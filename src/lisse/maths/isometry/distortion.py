@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Array = Tensor | np.ndarray
+from lisse.maths.given import Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Distortion:
 
 
 def distortion(
-    before: Array, after: Array, among: Array | None = None, *, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+    before: Values, after: Values, among: Values | None = None, *, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
 ) -> Distortion:
     r"""How far the distances ``after`` ``[n, n]`` are from those ``before``, over unordered pairs.
 
@@ -37,7 +37,7 @@ def distortion(
     relative error and are left out. An isometry has error 0, correlation 1 and stretch 1; a map of Lipschitz constant K
     has no stretch over K. All in float64; NaN where no pair is left. Cost O(n² log n).
     """
-    x, z = (torch.as_tensor(one).detach().double() for one in (before, after))
+    x, z = (torch.as_tensor(distances).detach().double() for distances in (before, after))
     if x.ndim != 2 or x.shape[0] != x.shape[1] or x.shape != z.shape:
         raise ValueError(
             f"distortion: before and after must be distances [n, n] of the same points, got {list(x.shape)} and "
@@ -55,11 +55,11 @@ def distortion(
         return Distortion(nan, nan, (nan,) * len(levels), nan, 0)
     ratio = z / x
     # np.quantile has no limit on the number of pairs, torch.quantile has.
-    found = np.quantile(ratio.cpu().numpy(), levels) if levels else np.empty(0)
+    stretches = np.quantile(ratio.cpu().numpy(), levels) if levels else np.empty(0)
     return Distortion(
         error=float((ratio - 1).abs().mean()),
         correlation=pair_correlation(x, z),
-        stretch=tuple(float(value) for value in found),
+        stretch=tuple(float(value) for value in stretches),
         largest=float(ratio.max()),
         pairs=len(x),
     )
@@ -68,15 +68,15 @@ def distortion(
 def pair_correlation(x: Tensor, z: Tensor) -> float:
     """Pearson's correlation of two lists of numbers; NaN where one of them is constant, to rounding."""
     a, b = x.double() - x.double().mean(), z.double() - z.double().mean()
-    left, right = float(torch.linalg.vector_norm(a)), float(torch.linalg.vector_norm(b))
+    first, second = float(torch.linalg.vector_norm(a)), float(torch.linalg.vector_norm(b))
     rounding = 1e-12 * len(x) ** 0.5
-    if left <= rounding * float(x.abs().max()) or right <= rounding * float(z.abs().max()):
+    if first <= rounding * float(x.abs().max()) or second <= rounding * float(z.abs().max()):
         return float("nan")
-    return max(-1.0, min(1.0, float(a @ b) / (left * right)))
+    return max(-1.0, min(1.0, float(a @ b) / (first * second)))
 
 
 def distance_histogram(
-    distances: Array, among: Array | None = None, *, bins: int = 40, top: float | None = None
+    distances: Values, among: Values | None = None, *, bins: int = 40, top: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Counts ``[bins]`` and edges ``[bins + 1]`` of the distances of unordered pairs, from 0 to ``top`` (the largest).
 
@@ -85,18 +85,18 @@ def distance_histogram(
     if bins < 1:
         raise ValueError(f"distance_histogram: bins must be at least 1, got {bins}.")
     values = torch.as_tensor(distances).detach().double()
-    chosen = values[_pairs(values, among)].cpu().numpy()
-    end = float(top) if top is not None else float(chosen.max()) if len(chosen) else 1.0
-    counts, edges = np.histogram(chosen, bins=bins, range=(0.0, end or 1.0))
+    selected = values[_pairs(values, among)].cpu().numpy()
+    end = float(top) if top is not None else float(selected.max()) if len(selected) else 1.0
+    counts, edges = np.histogram(selected, bins=bins, range=(0.0, end or 1.0))
     return counts, edges
 
 
-def _pairs(distances: Tensor, among: Array | None) -> Tensor:
+def _pairs(distances: Tensor, among: Values | None) -> Tensor:
     """One of (i, j) and (j, i), without the diagonal, where ``among`` says so."""
-    one = torch.ones_like(distances, dtype=torch.bool).triu(1)
+    upper = torch.ones_like(distances, dtype=torch.bool).triu(1)
     if among is None:
-        return one
-    chosen = torch.as_tensor(among, device=distances.device).bool()
-    if chosen.shape != distances.shape:
-        raise ValueError(f"distortion: among must have shape {list(distances.shape)}, got {list(chosen.shape)}.")
-    return one & chosen
+        return upper
+    mask = torch.as_tensor(among, device=distances.device).bool()
+    if mask.shape != distances.shape:
+        raise ValueError(f"distortion: among must have shape {list(distances.shape)}, got {list(mask.shape)}.")
+    return upper & mask

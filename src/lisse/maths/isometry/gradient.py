@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from lisse.maths.given import Values
 from lisse.maths.isometry.distances import euclidean
-
-Array = Tensor | np.ndarray
 
 
 def isometric_gradient(
-    x: Array, z: Array, jacobian: Array, groups: Array | None = None, *, fixed_input: bool = False
+    x: Values, z: Values, jacobian: Values, groups: Values | None = None, *, fixed_input: bool = False
 ) -> Tensor:
     r"""Gradient of the isometric loss in each sample ``[n, d]``, from z and its Jacobians ``[n, m, d]``.
 
@@ -22,16 +20,16 @@ def isometric_gradient(
     This is what FGSM differentiates, sample by sample; ``fixed_input`` drops the first term (:math:`D^x` constant).
     What autograd gives for ``isometric_loss(x, Φ(x), groups, fixed_input=…)``; float64. Cost O(n² (d + m)).
     """
-    points, images, slopes, same = _checked("isometric_gradient", x, z, jacobian, groups)
+    points, images, slopes, related = _checked("isometric_gradient", x, z, jacobian, groups)
     n = len(points)
     before, after = euclidean(points), euclidean(images)
-    gap = (before - after) * same
+    gap = (before - after) * related
     pulled = torch.einsum("kh,khd->kd", _directions(gap, after, images), slopes)
-    found = -pulled if fixed_input else _directions(gap, before, points) - pulled
-    return 4 / n**2 * found
+    directions = -pulled if fixed_input else _directions(gap, before, points) - pulled
+    return 4 / n**2 * directions
 
 
-def translation_gradient(x: Array, z: Array, jacobian: Array, groups: Array | None = None) -> Tensor:
+def translation_gradient(x: Values, z: Values, jacobian: Values, groups: Values | None = None) -> Tensor:
     r"""Derivative ``[d]`` of the isometric loss when all samples move together: the sum of the per-sample gradients.
 
     .. math:: \sum_k \frac{\partial L}{\partial x_k} = \frac4{N^2} \sum_{i>j} G_{ij} H_{ij}
@@ -42,7 +40,9 @@ def translation_gradient(x: Array, z: Array, jacobian: Array, groups: Array | No
     return isometric_gradient(x, z, jacobian, groups).sum(0)
 
 
-def printed_gradient(x: Array, z: Array, jacobian: Array, groups: Array | None = None, *, beta: float = 1.0) -> Tensor:
+def printed_gradient(
+    x: Values, z: Values, jacobian: Values, groups: Values | None = None, *, beta: float = 1.0
+) -> Tensor:
     r"""The right-hand side of [beshkov2022] eq. (13) (eq. 6 without its inequality) as it is printed, ``[d]``.
 
     .. math:: \frac{2\beta}{N^2} \sum_{i>j} G_{ij} H_{ij} \left[\nabla\Phi(x_j) - \nabla\Phi(x_i)\right]^\top J_{ij}
@@ -51,10 +51,10 @@ def printed_gradient(x: Array, z: Array, jacobian: Array, groups: Array | None =
     it (:func:`translation_gradient`). The products are contracted over the output's components, which eq. (11) leaves
     out. Kept to compare with the paper.
     """
-    points, images, slopes, same = _checked("printed_gradient", x, z, jacobian, groups)
+    points, images, slopes, related = _checked("printed_gradient", x, z, jacobian, groups)
     n = len(points)
     after = euclidean(images)
-    gap = (euclidean(points) - after) * same
+    gap = (euclidean(points) - after) * related
     total = torch.zeros(points.shape[1], dtype=torch.float64, device=points.device)
     for i in range(1, n):
         weights = torch.where(after[i, :i] > 0, gap[i, :i] / after[i, :i].clamp_min(1e-300), 0.0)
@@ -63,17 +63,17 @@ def printed_gradient(x: Array, z: Array, jacobian: Array, groups: Array | None =
     return 2 * beta / n**2 * total
 
 
-def gap_sums(x: Array, z: Array, groups: Array | None = None) -> Tensor:
+def gap_sums(x: Values, z: Values, groups: Values | None = None) -> Tensor:
     r""":math:`\sum_j G_{kj} |H_{kj}|` of each sample ``[n]``, float64: how far its distances are from kept."""
-    points, images, _, same = _checked("gap_sums", x, z, None, groups)
-    return ((euclidean(points) - euclidean(images)).abs() * same).sum(1)
+    points, images, _, related = _checked("gap_sums", x, z, None, groups)
+    return ((euclidean(points) - euclidean(images)).abs() * related).sum(1)
 
 
-def gap_direction(x: Array, z: Array, groups: Array | None = None) -> Tensor:
+def gap_direction(x: Values, z: Values, groups: Values | None = None) -> Tensor:
     r""":math:`\sum_{i>j} G_{ij} H_{ij} J_{ij}` ``[m]``, float64: the vector in the printed bounds (6) and (14)."""
-    points, images, _, same = _checked("gap_direction", x, z, None, groups)
+    points, images, _, related = _checked("gap_direction", x, z, None, groups)
     after = euclidean(images)
-    gap = ((euclidean(points) - after) * same).tril(-1)
+    gap = ((euclidean(points) - after) * related).tril(-1)
     weights = gap / torch.where(after > 0, after, torch.inf)
     return weights.sum(1) @ images - weights.sum(0) @ images
 
@@ -86,14 +86,14 @@ def _directions(gap: Tensor, distances: Tensor, points: Tensor) -> Tensor:
 
 
 def _checked(
-    name: str, x: Array, z: Array, jacobian: Array | None, groups: Array | None
+    name: str, x: Values, z: Values, jacobian: Values | None, groups: Values | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    points, images = (torch.as_tensor(one).detach().double().flatten(1) for one in (x, z))
+    points, images = (torch.as_tensor(values).detach().double().flatten(1) for values in (x, z))
     n = len(points)
     if len(images) != n:
         raise ValueError(f"{name}: x and z must hold the same samples, got {n} and {len(images)}.")
-    for argument, one in (("x", points), ("z", images)):
-        if not bool(torch.isfinite(one).all()):
+    for argument, values in (("x", points), ("z", images)):
+        if not bool(torch.isfinite(values).all()):
             raise ValueError(f"{name}: {argument} must be finite, got NaN or infinity.")
     slopes = torch.zeros(0) if jacobian is None else torch.as_tensor(jacobian).detach().double()
     if jacobian is not None:

@@ -1,7 +1,7 @@
 """Attention as a map of measures: kernels, the stretch of a map, inversion and fixed points."""
 
 from lisse.maths.markov.domains import Ball, Box, CrossPolytope
-from lisse.maths.markov.inversion import FixedPoint, fixed_point, invert, value_scale
+from lisse.maths.markov.inversion import FixedPoint, fixed_point, invert, invertible_scale, value_scale
 from lisse.maths.markov.kernels import (
     AttentionKernel,
     FiniteKernel,
@@ -37,6 +37,7 @@ __all__ = [
     "evolve",
     "fixed_point",
     "invert",
+    "invertible_scale",
     "projection",
     "softmatch",
     "value_scale",

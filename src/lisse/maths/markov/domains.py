@@ -65,8 +65,8 @@ class CrossPolytope(_Radius):
         """The nearest points of the ℓ1-ball (soft thresholding at the level that sorting finds)."""
         size = points.abs().sum(1, keepdim=True)
         ordered = points.abs().sort(1, descending=True).values
-        places = torch.arange(1, self.dim + 1, dtype=points.dtype)
-        levels = (ordered.cumsum(1) - self.radius) / places
+        counts = torch.arange(1, self.dim + 1, dtype=points.dtype)
+        levels = (ordered.cumsum(1) - self.radius) / counts
         count = (ordered > levels).sum(1, keepdim=True).clamp_min(1)
         level = levels.gather(1, count - 1)
         return torch.where(size <= self.radius, points, points.sign() * (points.abs() - level).clamp_min(0))

@@ -9,14 +9,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lisse.maths.given import Values, all_finite
 from lisse.maths.markov.potentials import Bilinear, DotProduct, Lookup, Potential
-from lisse.maths.transport.measure import Measure, Points, all_finite, as_measure, carried
+from lisse.maths.transport.measure import Measure, as_measure, carried
 
 
 class MeasureKernel(Protocol):
     """What carries queries through a context: attention, several heads, a Transformer layer."""
 
-    def __call__(self, queries: Measure | Points, context: Measure | Points, /) -> Measure:
+    def __call__(self, queries: Measure | Values, context: Measure | Values, /) -> Measure:
         """The queries after one interaction with the context."""
 
 
@@ -45,7 +46,7 @@ class FiniteKernel:
                 f"FiniteKernel: matrix must have non-negative rows that sum to 1, got rows off by {off:g}."
             )
 
-    def left(self, measure: Measure | Points) -> Measure:
+    def left(self, measure: Measure | Values) -> Measure:
         r"""The left action :math:`\mu M = \sum_i \mu_i M(x_i, \cdot)`; ``measure`` has one atom per row."""
         mu = as_measure("FiniteKernel.left", "measure", measure)
         if len(mu) != len(self.matrix):
@@ -84,7 +85,7 @@ class FiniteKernel:
         return best
 
 
-def boltzmann_gibbs(measure: Measure | Points, log_potential: Tensor) -> Measure:
+def boltzmann_gibbs(measure: Measure | Values, log_potential: Tensor) -> Measure:
     r"""The Boltzmann–Gibbs transformation :math:`\Psi_g(\nu) = g \nu / \nu(g)`, g given by ``log_potential`` ``[n]``.
 
     Bayes' rule for the prior ν and the likelihood g ([vuckovic2021] def. 3, remark 3); in the log domain.
@@ -97,7 +98,7 @@ def boltzmann_gibbs(measure: Measure | Points, log_potential: Tensor) -> Measure
 
 
 def softmatch(
-    potential: Potential, queries: Measure | Points, context: Measure | Points, *, mask: Tensor | None = None
+    potential: Potential, queries: Measure | Values, context: Measure | Values, *, mask: Tensor | None = None
 ) -> FiniteKernel:
     r"""The softmatch kernel :math:`\Psi_G(\nu)(x, dy) \propto G(x, y)\,\nu(dy)` from the queries to the context.
 
@@ -107,13 +108,24 @@ def softmatch(
     return FiniteKernel(_softmatch(potential(q.points, nu.points), nu, mask, "softmatch"), nu.points)
 
 
-def projection(measure: Measure | Points) -> Measure:
+def projection(measure: Measure | Values) -> Measure:
     r"""The projection :math:`\Pi[\mu] = \delta_{\bar\mu}` to the mean :math:`\int x\,d\mu` ([vuckovic2021] eq. 2)."""
     return Measure(as_measure("projection", "measure", measure).mean[None])
 
 
-def ball_projection(points: Points, radius: float) -> Tensor:
-    """Each point ``[n, d]`` moved to the nearest one of the ℓ2-ball: the knob for attention's regularity (sec. 5.2)."""
+def ball_projection(points: Values, radius: float) -> Tensor:
+    r"""Each point ``[n, d]`` moved to the nearest one of the ℓ2-ball: the knob for attention's regularity (sec. 5.2).
+
+    It stretches no ℓ2 distance, but ℓ1 distances, and so :math:`W_1` with ground ℓ1, by up to
+    :math:`\tfrac12 + \tfrac12\sqrt d`. Bounds in ℓ1 such as ``attention_on_ball`` must be multiplied by that. (The
+    projection to a box, ``points.clamp(-radius, radius)``, stretches neither; it goes with ``domain="box"``.)
+
+    Proof: on segments inside it is the identity; outside its Jacobian is :math:`\frac R{|x|}(I - uu^\top)`, u = x/|x|.
+    The ℓ1 norm of a matrix is its largest column sum, here at most, with :math:`a = |u_j|` and Cauchy–Schwarz on the
+    other entries, :math:`1 - a^2 + a\sum_{i \ne j}|u_i| \le 1 - a^2 + a\sqrt{(d - 1)(1 - a^2)}`. With a = sin θ that is
+    :math:`\tfrac12 + \tfrac12(\cos 2\theta + \sqrt{d - 1}\sin 2\theta) \le \tfrac12 + \tfrac12\sqrt d`, with
+    equality at the sphere for :math:`\tan 2\theta = \sqrt{d - 1}` and equal other entries. ∎
+    """
     if not radius > 0:
         raise ValueError(f"ball_projection: radius must be positive, got {radius}.")
     tensor = torch.as_tensor(points)
@@ -136,7 +148,7 @@ class AttentionKernel:
     potential: Potential
     lookup: Lookup | None = None
 
-    def __call__(self, queries: Measure | Points, context: Measure | Points, *, mask: Tensor | None = None) -> Measure:
+    def __call__(self, queries: Measure | Values, context: Measure | Values, *, mask: Tensor | None = None) -> Measure:
         """The queries after they met the context; ``mask`` ``[m, n]`` says who may look at whom."""
         q, nu = _of_one_type(as_measure("AttentionKernel", "queries", queries),
                              as_measure("AttentionKernel", "context", context))  # fmt: skip
@@ -155,7 +167,7 @@ class AttentionKernel:
         if still and isinstance(self.potential, DotProduct | Bilinear):
             q, k, scale = self.potential.products(queries, nu.points)
             if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)):
-                added = mask if nu.weights is None else _with_mass(mask, nu.weights, len(queries))
+                added = _added(mask, nu, len(queries))
                 return torch.nn.functional.scaled_dot_product_attention(
                     q[None, None], k[None, None], values[None, None].to(q), attn_mask=added, scale=scale
                 )[0, 0]
@@ -175,17 +187,17 @@ class MultiHeadKernel:
     out: Sequence[Tensor] | Tensor
     bias: Tensor | None = None
 
-    def __call__(self, queries: Measure | Points, context: Measure | Points, *, mask: Tensor | None = None) -> Measure:
+    def __call__(self, queries: Measure | Values, context: Measure | Values, *, mask: Tensor | None = None) -> Measure:
         """The queries after they met the context; ``mask`` ``[m, n]`` says who may look at whom."""
         q = as_measure("MultiHeadKernel", "queries", queries)
         if not self.heads:
             raise ValueError("MultiHeadKernel: heads must hold at least one kernel, got none.")
-        found = [head(q, context, mask=mask).points for head in self.heads]
+        outputs = [head(q, context, mask=mask).points for head in self.heads]
         out = self.out if isinstance(self.out, Tensor) and self.out.ndim == 2 else torch.cat(list(self.out))
-        width = sum(y.shape[1] for y in found)
+        width = sum(y.shape[1] for y in outputs)
         if len(out) != width:
             raise ValueError(f"MultiHeadKernel: out must have {width} rows, one per head output, got {len(out)}.")
-        mixed = torch.cat(found, 1) @ out.to(found[0])
+        mixed = torch.cat(outputs, 1) @ out.to(outputs[0])
         return q.push(mixed if self.bias is None else mixed + self.bias)
 
 
@@ -200,7 +212,7 @@ class TransformerKernel:
     feedforward: Lookup
     residual: bool = False
 
-    def __call__(self, queries: Measure | Points, context: Measure | Points, *, mask: Tensor | None = None) -> Measure:
+    def __call__(self, queries: Measure | Values, context: Measure | Values, *, mask: Tensor | None = None) -> Measure:
         """The queries after they met the context; ``mask`` ``[m, n]`` says who may look at whom."""
         q = as_measure("TransformerKernel", "queries", queries)
         mixed = self.attention(q, context, mask=mask).points
@@ -210,7 +222,7 @@ class TransformerKernel:
 
 
 def evolve(
-    kernels: MeasureKernel | Sequence[MeasureKernel], measure: Measure | Points, depth: int | None = None
+    kernels: MeasureKernel | Sequence[MeasureKernel], measure: Measure | Values, depth: int | None = None
 ) -> tuple[Measure, ...]:
     r"""The particles over depth, :math:`\delta_{q^{h+1}} = \delta_{q^h} A^h_{m(Q^h)}`: ``depth + 1`` measures.
 
@@ -233,12 +245,8 @@ _OVERFLOW = "{where}: potential must give finite logits, got NaN or infinity. Sc
 def _softmatch(logits: Tensor, nu: Measure, mask: Tensor | None, where: str) -> Tensor:
     if not all_finite(logits):
         raise ValueError(_OVERFLOW.format(where=where))
-    mask = _checked_mask(where, mask, len(logits), nu)
-    if mask is not None:
-        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
-    if nu.weights is not None:
-        logits = logits + nu.weights.log().to(logits)
-    return torch.softmax(logits, -1)
+    added = _added(_checked_mask(where, mask, len(logits), nu), nu, len(logits))
+    return torch.softmax(logits if added is None else logits + added.to(logits), -1)
 
 
 def _of_one_type(queries: Measure, context: Measure) -> tuple[Measure, Measure]:
@@ -246,7 +254,7 @@ def _of_one_type(queries: Measure, context: Measure) -> tuple[Measure, Measure]:
     if queries.points.dtype == context.points.dtype:
         return queries, context
     kind = torch.promote_types(queries.points.dtype, context.points.dtype)
-    wide = [Measure(one.points.to(kind), one.weights) for one in (queries, context)]
+    wide = [Measure(measure.points.to(kind), measure.weights) for measure in (queries, context)]
     return wide[0], wide[1]
 
 
@@ -254,26 +262,28 @@ def _checked_mask(where: str, mask: Tensor | None, m: int, nu: Measure) -> Tenso
     """The mask ``[m, n]``, if it leaves every query a key that has mass."""
     if mask is None:
         return None
-    given, n = torch.as_tensor(mask), len(nu)
-    if given.ndim != 2 or given.shape[0] not in (1, m) or given.shape[1] != n:
-        raise ValueError(f"{where}: mask must have shape [{m}, {n}], got {list(given.shape)}.")
-    if given.dtype != torch.bool and not given.is_floating_point():
-        raise TypeError(f"{where}: mask must be booleans or numbers to add, got {given.dtype}. Try mask.bool().")
-    if given.dtype != torch.bool and not bool((given < torch.inf).all()):
+    allowed, n = torch.as_tensor(mask), len(nu)
+    if allowed.ndim != 2 or allowed.shape[0] not in (1, m) or allowed.shape[1] != n:
+        raise ValueError(f"{where}: mask must have shape [{m}, {n}], got {list(allowed.shape)}.")
+    if allowed.dtype != torch.bool and not allowed.is_floating_point():
+        raise TypeError(f"{where}: mask must be booleans or numbers to add, got {allowed.dtype}. Try mask.bool().")
+    if allowed.dtype != torch.bool and not bool((allowed < torch.inf).all()):
         raise ValueError(f"{where}: mask must hold finite numbers or -inf, got NaN or +inf.")
-    open_ = given if given.dtype == torch.bool else given > -torch.inf
+    open_ = allowed if allowed.dtype == torch.bool else allowed > -torch.inf
     if nu.weights is not None:
         open_ = open_ & (nu.weights.detach() > 0)
     blind = (~open_.any(1)).nonzero().flatten().tolist()
     if blind:
         heavy = "" if nu.weights is None else " with mass"
         raise ValueError(f"{where}: mask must leave every query a key{heavy}, got none for query {blind[0]}.")
-    return (given if given.dtype == torch.bool else given.to(nu.points)).expand(m, n)
+    return (allowed if allowed.dtype == torch.bool else allowed.to(nu.points)).expand(m, n)
 
 
-def _with_mass(mask: Tensor | None, weights: Tensor, m: int) -> Tensor:
-    """Weights as logits, with the mask."""
-    logs = weights.log().expand(m, -1)
+def _added(mask: Tensor | None, nu: Measure, m: int) -> Tensor | None:
+    """What the mask and the masses of the context add to the logits of m queries, ``[m, n]``; nothing without both."""
+    logs = None if nu.weights is None else nu.weights.log().expand(m, -1)
     if mask is None:
         return logs
-    return logs.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logs + mask.to(logs)
+    if mask.dtype == torch.bool:
+        return nu.points.new_zeros(mask.shape).masked_fill(~mask, -torch.inf) + (0.0 if logs is None else logs)
+    return mask if logs is None else logs + mask.to(logs)

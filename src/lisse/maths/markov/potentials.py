@@ -132,10 +132,10 @@ class Table:
         """The values ``[n, d_v]``."""
         if keys.shape == self.keys.shape and torch.equal(keys, self.keys):
             return self.values
-        same = (keys.unsqueeze(-2) == self.keys).all(-1)
-        if not bool(same.any(-1).all()):
+        matches = (keys.unsqueeze(-2) == self.keys).all(-1)
+        if not bool(matches.any(-1).all()):
             raise ValueError("Table: keys must be among those of the table, got one that is not.")
-        return self.values[same.to(torch.uint8).argmax(-1)]
+        return self.values[matches.to(torch.uint8).argmax(-1)]
 
 
 def _linear(points: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lisse.maths.transport import Measure, wasserstein
 
-Map = Callable[[Measure], Measure]
+_Map = Callable[[Measure], Measure]
 Pair = tuple[Measure, Measure]
 
 
@@ -46,14 +46,14 @@ class Witness:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Candidate:
     ratio: float
     pair: Pair
     move: str
 
 
 def contraction(
-    f: Map,
+    f: _Map,
     *,
     sampler: Sampler,
     p: float = 1.0,
@@ -72,8 +72,12 @@ def contraction(
     all; tokens inserted, deleted, replaced, negated (where the domain has a projection); a light mass
     :math:`q \to 0` brought in or made a little heavier. The best of each kind are then improved: by gradient ascent on
     the logarithm of the ratio where f is differentiable and the domain can be projected on, and by random steps that
-    keep what makes the pair good (shared atoms, small distance). ``weighted=False`` keeps to equal weights; ``start``
-    adds pairs to begin from.
+    keep what makes the pair good (shared atoms, small distance). Where f is differentiable and keeps the number of
+    atoms, some climb the local stretch: of measures :math:`\sum_iw_i\delta_{x_i}` whose first atom moves by
+    h along an axis, :math:`(w_1^{-1}\sum_iw_i\|\partial_{x_1}f_i\|^p)^{1/p}` (small moves are their own optimal
+    coupling), in points and log-weights, from starts in subspaces of dimension 1 and d, the former the same for all d,
+    so that a domain that holds the sections of its kind loses little by more dimensions. ``weighted=False`` keeps to
+    equal weights; ``start`` adds pairs to begin from.
 
     Every pair lies in the domain, and every ratio is computed in full, so the value is a true lower estimate up to
     rounding: pairs nearer than :math:`\sqrt{\varepsilon}` of their size, where it could be noise, are not counted.
@@ -93,10 +97,12 @@ def contraction(
     while search.tried < budget // 3:
         move, pair = next(moves)
         search.offer(pair, move)
+    if search.project is not None:
+        _steepest(search, high, budget // 8, seed)
     leaders = search.leaders()
-    for rank, found in enumerate(leaders):
+    for rank, leader in enumerate(leaders):
         share = (budget - search.tried) // (len(leaders) - rank)
-        search.climb(found, share)
+        search.climb(leader, share)
     best = search.best
     if best is None:
         raise ValueError("contraction: sampler must give pairs that differ, got none apart by more than rounding.")
@@ -109,21 +115,21 @@ class _Search:
     """The state of one search: what was tried, and the best pair of each move."""
 
     def __init__(
-        self, f: Map, sampler: Sampler, p: float, ground: float, weighted: bool, generator: torch.Generator
+        self, f: _Map, sampler: Sampler, p: float, ground: float, weighted: bool, generator: torch.Generator
     ) -> None:
         self.f, self.sampler, self.p, self.ground = f, sampler, p, ground
         self.weighted, self.generator = weighted, generator
         self.project: Callable[[Tensor], Tensor] | None = getattr(sampler, "project", None)
         self.tried = 0
-        self.by_move: dict[str, _Found] = {}
-        self.best: _Found | None = None
+        self.by_move: dict[str, _Candidate] = {}
+        self.best: _Candidate | None = None
 
     def points(self, count: int) -> Tensor:
         """Fresh points of the domain."""
-        found = torch.as_tensor(self.sampler(count, self.generator))
-        if found.ndim != 2 or len(found) != count:
-            raise ValueError(f"contraction: sampler must give points [{count}, d], got {list(found.shape)}.")
-        return found
+        points = torch.as_tensor(self.sampler(count, self.generator))
+        if points.ndim != 2 or len(points) != count:
+            raise ValueError(f"contraction: sampler must give points [{count}, d], got {list(points.shape)}.")
+        return points
 
     def number(self, low: float = 0.0, high: float = 1.0) -> float:
         """A uniform number."""
@@ -145,32 +151,33 @@ class _Search:
             far = float(wasserstein(self.f(mu), self.f(nu), p=self.p, ground=self.ground))
         return far / near
 
-    def offer(self, pair: Pair, move: str) -> _Found:
+    def offer(self, pair: Pair, move: str) -> _Candidate:
         """Tries a pair and remembers it if it is the best of its move."""
-        found = _Found(self.ratio(pair), pair, move)
-        if found.ratio > 0:
-            if move not in self.by_move or found.ratio > self.by_move[move].ratio:
-                self.by_move[move] = found
-            if self.best is None or found.ratio > self.best.ratio:
-                self.best = found
-        return found
+        candidate = _Candidate(self.ratio(pair), pair, move)
+        if candidate.ratio > 0:
+            if move not in self.by_move or candidate.ratio > self.by_move[move].ratio:
+                self.by_move[move] = candidate
+            if self.best is None or candidate.ratio > self.best.ratio:
+                self.best = candidate
+        return candidate
 
-    def leaders(self) -> list[_Found]:
+    def leaders(self) -> list[_Candidate]:
         """The best pairs of the four best moves; light masses are always among them, for their ratios grow late."""
-        ordered = sorted(self.by_move.values(), key=lambda found: -found.ratio)
-        late = [found for found in ordered if found.move in ("light", "heavier")]
+        climbing = (candidate for candidate in self.by_move.values() if candidate.move != "steepest")
+        ordered = sorted(climbing, key=lambda candidate: -candidate.ratio)
+        late = [candidate for candidate in ordered if candidate.move in ("light", "heavier")]
         return list(dict.fromkeys([*ordered[:3], *late]))
 
-    def climb(self, found: _Found, budget: int) -> None:
+    def climb(self, candidate: _Candidate, budget: int) -> None:
         """Gradient ascent for a third of the budget, where there are gradients; random steps for the rest."""
         end = self.tried + budget
         if self.project is not None:
-            found = _ascend(self, found, budget // 3)
+            candidate = _ascend(self, candidate, budget // 3)
         step = 0.3
         while self.tried < end:
-            better = self.offer(_step(self, found.pair, step), found.move)
-            if better.ratio > found.ratio:
-                found, step = better, min(1.0, step * 1.5)
+            better = self.offer(_step(self, candidate.pair, step), candidate.move)
+            if better.ratio > candidate.ratio:
+                candidate, step = better, min(1.0, step * 1.5)
             else:
                 step = max(1e-4, step * 0.93)
                 if step <= 1e-4:
@@ -191,9 +198,9 @@ def _moves(search: _Search, low: int, high: int) -> Iterator[tuple[str, Pair]]:
         yield "sizes", (mu, _cloud(search, search.points(m)))
         small = 10 ** search.number(-6, -0.5)
         yield "local", (mu, mu.push(x + small * (search.points(n) - x)))
-        one = torch.zeros(n, 1, dtype=x.dtype)
-        one[search.integer(0, n - 1)] = 1
-        yield "one atom", (mu, mu.push(x + small * one * (search.points(n) - x)))
+        single = torch.zeros(n, 1, dtype=x.dtype)
+        single[search.integer(0, n - 1)] = 1
+        yield "one atom", (mu, mu.push(x + small * single * (search.points(n) - x)))
         new = search.points(1)
         yield "insert", (Measure(x), Measure(torch.cat([x, new])))
         if n > low and n > 1:
@@ -231,8 +238,8 @@ def _step(search: _Search, pair: Pair, size: float) -> Pair:
     shared = mu.points.shape == nu.points.shape
     # Towards a random point of the domain, atom by atom: convexity keeps us inside.
     reach = size * torch.rand(max(n, m), 1, generator=search.generator, dtype=mu.points.dtype)
-    chosen = torch.rand(max(n, m), 1, generator=search.generator) < search.number(0.2, 1.0)
-    reach = torch.where(chosen, reach, 0.0)
+    moving = torch.rand(max(n, m), 1, generator=search.generator) < search.number(0.2, 1.0)
+    reach = torch.where(moving, reach, 0.0)
     target = search.points(max(n, m))
     x = mu.points + reach[:n] * (target[:n] - mu.points)
     y = nu.points + reach[:m] * (target[:m] - nu.points)
@@ -256,11 +263,118 @@ def _step(search: _Search, pair: Pair, size: float) -> Pair:
     return Measure(x, a), Measure(y, b)
 
 
-def _ascend(search: _Search, found: _Found, budget: int) -> _Found:
+def _steepest(search: _Search, high: int, budget: int, seed: int) -> None:
+    """The local stretch of a measure whose first atom moves along an axis: many short climbs, the best go on."""
+    generator = torch.Generator().manual_seed(seed)
+    sample = search.points(32)
+    d, radius = sample.shape[1], float(sample.norm(dim=1).max())
+    sizes = [n for n in (4, 6) if n <= high] or [high]
+    # A step solves no transport problem; six of them count as one pair, to leave the others their share.
+    left, climbs = 6 * budget, list[tuple[float, _Climb]]()
+    starts = [(k, n) for k in sorted({1, d}) for n in sizes]
+    short = max(5, min(30, left // (4 * len(starts))))
+    search.tried += budget
+    while left > 3 * budget:
+        for k, n in starts:
+            climb = _Climb.start(search, k, n, radius, d, generator)
+            if climb is None:
+                return
+            climbs.append((climb.go(search, short), climb))
+            left -= short
+    climbs.sort(key=lambda pair: -pair[0])
+    leaders = climbs[:3]
+    for _, climb in leaders:
+        for rate in (1.0, 0.4, 0.4):
+            climb.slower(rate)
+            climb.go(search, left // (3 * len(leaders)))
+    for _, climb in climbs[: max(2, len(starts))]:
+        climb.offer(search)
+
+
+class _Climb:
+    """Adam on the logarithm of the local stretch, in points that are projected and in log-weights."""
+
+    def __init__(self, x: Tensor, logits: Tensor, radius: float, axis: int, *, weighted: bool) -> None:
+        self.x, self.logits, self.radius = x.requires_grad_(), logits.requires_grad_(weighted), radius
+        self.step = torch.zeros_like(x)
+        self.step[0, axis] = 1e-4 * radius
+        free = [{"params": [self.x], "lr": 0.08 * radius}]
+        self.optimiser = torch.optim.Adam([*free, {"params": [self.logits], "lr": 0.3}] if weighted else free)
+        self.best: tuple[float, Tensor, Tensor | None] = (-math.inf, x.detach().clone(), None)
+
+    @classmethod
+    def start(cls, search: _Search, k: int, n: int, radius: float, d: int, generator: torch.Generator) -> _Climb | None:
+        """Atoms in the first k dimensions; ``None`` where f has no gradient there or other atoms."""
+        directions = torch.randn(n, k, generator=generator, dtype=torch.float64)
+        lengths = 2 * radius * torch.rand(n, 1, generator=generator, dtype=torch.float64)
+        logits = 2 * torch.randn(n, generator=generator, dtype=torch.float64)
+        x = torch.zeros(n, d, dtype=torch.float64)
+        x[:, :k] = directions / directions.norm(dim=1, keepdim=True) * lengths
+        assert search.project is not None
+        climb = cls(search.project(x).detach().clone(), logits, radius, 0, weighted=search.weighted)
+        score = climb.score(search)
+        return climb if score is not None and score.requires_grad and bool(torch.isfinite(score)) else None
+
+    @property
+    def weights(self) -> Tensor | None:
+        """The weights; ``None`` where they are to be equal."""
+        return torch.softmax(self.logits, 0) if self.logits.requires_grad else None
+
+    def score(self, search: _Search) -> Tensor | None:
+        """The logarithm of the stretch, by a central difference."""
+        w = self.weights
+        assert search.project is not None
+        x, y = (search.project(self.x + sign * self.step) for sign in (1, -1))  # both inside
+        ahead, behind = (search.f(Measure(points, w)) for points in (x, y))
+        if len(ahead) != len(self.x) or len(behind) != len(self.x):
+            return None
+        moved = torch.linalg.vector_norm(ahead.points - behind.points, ord=search.ground, dim=1)
+        share = self.x.new_ones(len(self.x)) if w is None else w / w[0]
+        power = (share * moved.clamp_min(1e-300) ** search.p).sum().log() / search.p
+        return power - torch.linalg.vector_norm(x[0] - y[0], ord=search.ground).clamp_min(1e-300).log()
+
+    def go(self, search: _Search, steps: int) -> float:
+        """Some steps upwards; the best score so far."""
+        assert search.project is not None
+        for _ in range(steps):
+            score = self.score(search)
+            if score is None or not bool(torch.isfinite(score)):
+                break
+            if float(score.detach()) > self.best[0]:
+                w = self.weights
+                self.best = float(score.detach()), self.x.detach().clone(), None if w is None else w.detach()
+            self.optimiser.zero_grad()
+            (-score).backward()
+            if self.x.grad is None or not bool(torch.isfinite(self.x.grad).all()):
+                break
+            self.optimiser.step()
+            with torch.no_grad():
+                self.x.copy_(search.project(self.x))
+                self.logits.sub_(self.logits.max()).clamp_(min=-14.0)
+        return self.best[0]
+
+    def slower(self, rate: float) -> None:
+        """Shorter steps, from the best so far."""
+        for group in self.optimiser.param_groups:
+            group["lr"] *= rate
+        with torch.no_grad():
+            self.x.copy_(self.best[1])
+            if self.best[2] is not None:
+                self.logits.copy_(self.best[2].log())
+
+    def offer(self, search: _Search) -> None:
+        """The best measure and its neighbour, as a pair inside the domain."""
+        assert search.project is not None
+        _, x, w = self.best
+        y, z = (search.project(x + sign * self.step) for sign in (1, -1))
+        search.offer((Measure(y, w), Measure(z, w)), "steepest")
+
+
+def _ascend(search: _Search, best: _Candidate, budget: int) -> _Candidate:
     """Adam on the logarithm of the ratio, in points, differences and logarithms of weights, projected each time."""
     project = search.project
     assert project is not None
-    mu, nu = found.pair
+    mu, nu = best.pair
     shared = mu.points.shape == nu.points.shape
     x = mu.points.clone().requires_grad_()
     gap = nu.points - mu.points if shared else nu.points
@@ -280,18 +394,18 @@ def _ascend(search: _Search, found: _Found, budget: int) -> _Found:
         far = wasserstein(*images, p=search.p, ground=search.ground)
         near = wasserstein(*pair, p=search.p, ground=search.ground)
         if not (far.requires_grad and float(far.detach()) > 0 and float(near.detach()) > 0):
-            return found
+            return best
         loss = near.log() - far.log() if near.requires_grad else -far.log()
         optimiser.zero_grad()
         loss.backward()
         if not all(bool(torch.isfinite(v.grad).all()) for v in free if v.grad is not None):
-            return found
+            return best
         optimiser.step()
         with torch.no_grad():
             x.copy_(project(x))
             inside = x.clone()
             other = inside if unit == 0 else project(inside + unit * direction if shared else direction)
-        moved = search.offer((Measure(inside, weights[0]), Measure(other.detach(), weights[1])), found.move)
-        if moved.ratio > found.ratio:
-            found = moved
-    return found
+        moved = search.offer((Measure(inside, weights[0]), Measure(other.detach(), weights[1])), best.move)
+        if moved.ratio > best.ratio:
+            best = moved
+    return best

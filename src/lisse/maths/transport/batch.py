@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lisse.maths.transport.compiled import batch_solver, cost_solver
+from lisse.maths.given import Values, all_finite
+from lisse.maths.machine_code import loops
 from lisse.maths.transport.exact import (
     _array,
     _mass,
@@ -21,23 +22,24 @@ from lisse.maths.transport.exact import (
     coupled,
     wasserstein,
 )
-from lisse.maths.transport.measure import Measure, Points, all_finite, as_measure, carried
+from lisse.maths.transport.measure import Measure, as_measure, carried
+from lisse.maths.transport.solvers import LOOPS
 
-Side = Tensor | np.ndarray | Sequence[Measure | Points]
+_Side = Tensor | np.ndarray | Sequence[Measure | Values]
 # Above this the network simplex, which prunes, is faster than shortest paths, which look at every cell.
 COMPILED_CELLS = 3072
 
 
 def wasserstein_batch(
-    xs: Side,
-    ys: Side,
+    xs: _Side,
+    ys: _Side,
     *,
     p: float = 1.0,
     ground: float = 1,
     x_lengths: Tensor | Sequence[int] | None = None,
     y_lengths: Tensor | Sequence[int] | None = None,
-    x_weights: Points | None = None,
-    y_weights: Points | None = None,
+    x_weights: Values | None = None,
+    y_weights: Values | None = None,
 ) -> Tensor:
     """``wasserstein`` of many pairs ``[b]``, in as many threads as torch has: the hot path for sentences and tokens.
 
@@ -63,11 +65,13 @@ def wasserstein_batch(
     if _needs_point_gradient(*left, *right) or _needs_weight_gradient(*left, *right):
         return torch.stack([wasserstein(mu, nu, p=p, ground=ground) for mu, nu in zip(left, right, strict=True)])
 
-    whole = [torch.as_tensor(side) if isinstance(side, (Tensor, np.ndarray)) and lengths is weights is None else None
+    batches = [torch.as_tensor(side) if isinstance(side, (Tensor, np.ndarray)) and lengths is weights is None else None
              for side, lengths, weights in ((xs, x_lengths, x_weights), (ys, y_lengths, y_weights))]  # fmt: skip
 
     def distances(start: int, stop: int) -> list[float]:
-        powers = _powers(left[start:stop], right[start:stop], p, ground, *(_part(side, start, stop) for side in whole))
+        powers = _powers(
+            left[start:stop], right[start:stop], p, ground, *(_part(side, start, stop) for side in batches)
+        )
         return [power ** (1 / p) for power in powers]
 
     values = _threaded(distances, len(left))
@@ -87,18 +91,18 @@ def _powers(
     right_batch: Tensor | None,
 ) -> list[float]:
     """W_p^p of each pair; the compiled solver takes all that it can at once. The batches hold the same points."""
-    if left[0].points.is_cuda and left[0].dim > 1 and len({one.dim for one in left}) == 1:
+    if left[0].points.is_cuda and left[0].dim > 1 and len({measure.dim for measure in left}) == 1:
         return powers_by_device(left, right, p, ground)
-    solver = batch_solver() if ground in (1, 2) and left[0].dim > 1 else None
-    quick = [solver is not None and _compilable(mu, nu, left[0].dim) for mu, nu in zip(left, right, strict=True)]
-    found = np.empty(sum(quick))
-    if solver is not None and len(found):
+    compiled = loops(LOOPS) if ground in (1, 2) and left[0].dim > 1 else None
+    quick = [compiled is not None and _compilable(mu, nu, left[0].dim) for mu, nu in zip(left, right, strict=True)]
+    powers = np.empty(sum(quick))
+    if compiled is not None and len(powers):
         x, x_ends = _joined(left, quick, left_batch)
         y, y_ends = _joined(right, quick, right_batch)
-        solver(x, x_ends, y, y_ends, float(ground), float(p), found)
-    compiled = iter(found.tolist())
+        compiled.batch_powers(x, x_ends, y, y_ends, float(ground), float(p), powers)
+    solved = iter(powers.tolist())
     return [
-        next(compiled) if fast else _power(_array(mu.points), _array(nu.points), _mass(mu), _mass(nu), p, ground)
+        next(solved) if fast else _power(_array(mu.points), _array(nu.points), _mass(mu), _mass(nu), p, ground)
         for mu, nu, fast in zip(left, right, quick, strict=True)
     ]
 
@@ -106,38 +110,38 @@ def _powers(
 def powers_by_device(left: Sequence[Measure], right: Sequence[Measure], p: float, ground: float) -> list[float]:
     """W_p^p of each pair of one dimension: costs where the points are, in float64, then solved here."""
     x, y = (
-        torch.nn.utils.rnn.pad_sequence([one.points.detach().double() for one in side], batch_first=True)
+        torch.nn.utils.rnn.pad_sequence([measure.points.detach().double() for measure in side], batch_first=True)
         for side in (left, right)
     )
     # Differences first: the product formula of ℓ2 loses the digits of points that are near each other.
     costs = torch.cdist(x, y.to(x.device), p=float(ground), compute_mode="donot_use_mm_for_euclid_dist")
     powered = _array(costs if p == 1 else costs**p)
-    solver = cost_solver()
-    quick = [solver is not None and _compilable(mu, nu, left[0].dim) for mu, nu in zip(left, right, strict=True)]
+    compiled = loops(LOOPS)
+    quick = [compiled is not None and _compilable(mu, nu, left[0].dim) for mu, nu in zip(left, right, strict=True)]
     sizes = np.array([[len(mu), len(nu)] for mu, nu in zip(left, right, strict=True)])
-    found = np.zeros(len(left))
-    if solver is not None:
-        solver(powered, np.where(np.array(quick)[:, None], sizes, 0), found)
+    powers = np.zeros(len(left))
+    if compiled is not None:
+        compiled.cost_powers(powered, np.where(np.array(quick)[:, None], sizes, 0), powers)
     for k in (k for k, fast in enumerate(quick) if not fast):
         cost = powered[k, : len(left[k]), : len(right[k])]
         coupling = coupled(cost, _mass(left[k]), _mass(right[k]), metric=p == 1)
-        found[k] = coupling.mass @ cost[coupling.rows, coupling.columns]
-    return found.tolist()
+        powers[k] = coupling.mass @ cost[coupling.rows, coupling.columns]
+    return powers.tolist()
 
 
 def _compilable(mu: Measure, nu: Measure, dim: int) -> bool:
-    same = len(mu) == len(nu) or len(mu) * len(nu) <= COMPILED_CELLS
-    return mu.weights is None and nu.weights is None and same and mu.dim == dim
+    small = len(mu) == len(nu) or len(mu) * len(nu) <= COMPILED_CELLS
+    return mu.weights is None and nu.weights is None and small and mu.dim == dim
 
 
-def _joined(side: Sequence[Measure], chosen: Sequence[bool], batch: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+def _joined(side: Sequence[Measure], mask: Sequence[bool], batch: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
     """The chosen sets' points one after another ``[t, d]``, and where each begins and the last ends."""
-    kept = list(itertools.compress(side, chosen))
-    if batch is not None and all(chosen):  # nothing is copied
+    measures = list(itertools.compress(side, mask))
+    if batch is not None and all(mask):  # nothing is copied
         points = _array(batch).reshape(-1, batch.shape[-1])
     else:
-        points = np.concatenate([_array(one.points) for one in kept])
-    return np.ascontiguousarray(points), np.cumsum([0, *map(len, kept)])
+        points = np.concatenate([_array(measure.points) for measure in measures])
+    return np.ascontiguousarray(points), np.cumsum([0, *map(len, measures)])
 
 
 def _part(batch: Tensor | None, start: int, stop: int) -> Tensor | None:
@@ -148,12 +152,12 @@ def _part(batch: Tensor | None, start: int, stop: int) -> Tensor | None:
 
 
 def _measures(
-    where: str, name: str, side: Side, lengths: Tensor | Sequence[int] | None, weights: Points | None
+    where: str, name: str, side: _Side, lengths: Tensor | Sequence[int] | None, weights: Values | None
 ) -> list[Measure]:
     if not isinstance(side, (Tensor, np.ndarray)):
         if lengths is not None or weights is not None:
             raise ValueError(f"{where}: lengths and weights must come with a padded batch, got a list for {name}.")
-        return [as_measure(where, f"{name}[{k}]", one) for k, one in enumerate(side)]
+        return [as_measure(where, f"{name}[{k}]", points) for k, points in enumerate(side)]
     batch = torch.as_tensor(side)
     if batch.ndim != 3:
         raise ValueError(f"{where}: {name} must have shape [b, n, d], got {list(batch.shape)}. Or give a list.")
@@ -165,19 +169,26 @@ def _measures(
             raise ValueError(
                 f"{where}: lengths of {name} must be {len(batch)} numbers from 1 to {batch.shape[1]}, got {sizes}."
             )
-        return [Measure(one[:size]) for one, size in zip(batch, sizes, strict=True)]
+        return [Measure(points[:size]) for points, size in zip(batch, sizes, strict=True)]
     if weights is None:
-        if not all_finite(batch):
-            raise ValueError(f"{where}: {name} must be finite, got NaN or infinity among the points.")
-        if 0 in batch.shape[1:]:
-            raise ValueError(f"{where}: {name} must hold at least one token and dimension, got {list(batch.shape)}.")
-        batch = batch if batch.is_floating_point() else batch.to(torch.get_default_dtype())
-        first = Measure(batch[0]) if len(batch) else None
-        return [] if first is None else [carried(first, one) for one in batch.unbind()]
+        return _empirical(where, name, batch)
     mass = torch.as_tensor(weights)
     if mass.shape != batch.shape[:2]:
         raise ValueError(f"{where}: weights of {name} must be {list(batch.shape[:2])}, got {list(mass.shape)}.")
-    return [Measure(one[row > 0], row[row > 0]) for one, row in zip(batch, mass, strict=True)]
+    return [Measure(points[row > 0], row[row > 0]) for points, row in zip(batch, mass, strict=True)]
+
+
+def _empirical(where: str, name: str, batch: Tensor) -> list[Measure]:
+    """Measures of all points of a batch, which is looked through once."""
+    if not all_finite(batch):
+        raise ValueError(f"{where}: {name} must be finite, got NaN or infinity among the points.")
+    if 0 in batch.shape[1:]:
+        raise ValueError(f"{where}: {name} must hold at least one token and dimension, got {list(batch.shape)}.")
+    if not len(batch):
+        return []
+    batch = batch if batch.is_floating_point() else batch.to(torch.get_default_dtype())
+    first = Measure(batch[0])
+    return [carried(first, points) for points in batch.unbind()]
 
 
 def _threaded(work: Callable[[int, int], list[float]], count: int) -> list[float]:

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lisse.maths.transport.compiled import ground_distances
-from lisse.maths.transport.measure import Measure, Points, as_measure
+from lisse.maths.given import Values, all_finite
+from lisse.maths.transport.measure import Measure, as_measure
 from lisse.maths.transport.solvers import (
     Coupling,
     assigned,
     assignment_potentials,
+    ground_distances,
     line_distance,
     simplex,
     simplex_potentials,
@@ -39,7 +40,7 @@ class Plan:
     target: Tensor
 
 
-def wasserstein(x: Measure | Points, y: Measure | Points, *, p: float = 1.0, ground: float = 1) -> Tensor:
+def wasserstein(x: Measure | Values, y: Measure | Values, *, p: float = 1.0, ground: float = 1) -> Tensor:
     r"""The p-Wasserstein distance :math:`W_p(\mu, \nu) = \min_\gamma (\sum_{ij} \gamma_{ij} \|x_i-y_j\|^p)^{1/p}`.
 
     ``x`` and ``y`` are measures, or point sets ``[n, d]``, ``[m, d]`` with equal weights; sizes and weights may
@@ -52,7 +53,7 @@ def wasserstein(x: Measure | Points, y: Measure | Points, *, p: float = 1.0, gro
     weights through the dual potentials (where the optimum is not unique: a subgradient). Reference: [vuckovic2021]
     sec. 5, [peyre2019] ch. 2–3.
     """
-    mu, nu = _pair("wasserstein", x, y)
+    mu, nu = pair_of("wasserstein", x, y)
     _options("wasserstein", p, ground)
     arrays = _array(mu.points), _array(nu.points), _mass(mu), _mass(nu)
     weighted, moved = _needs_weight_gradient(mu, nu), _needs_point_gradient(mu, nu)
@@ -66,20 +67,20 @@ def wasserstein(x: Measure | Points, y: Measure | Points, *, p: float = 1.0, gro
     return _root(value, p)
 
 
-def transport_plan(x: Measure | Points, y: Measure | Points, *, p: float = 1.0, ground: float = 1) -> Plan:
+def transport_plan(x: Measure | Values, y: Measure | Values, *, p: float = 1.0, ground: float = 1) -> Plan:
     r"""The optimal coupling of two measures for the cost :math:`\|x_i - y_j\|^p`, with its dual potentials.
 
     ``value`` is :math:`W_p`; the potentials are those of the cost, so their integrals sum to :math:`W_p^p`. No
     gradients: ``wasserstein`` has them.
     """
-    mu, nu = _pair("transport_plan", x, y)
+    mu, nu = pair_of("transport_plan", x, y)
     _options("transport_plan", p, ground)
     coupling, f, g = _solve(_array(mu.points), _array(nu.points), _mass(mu), _mass(nu), p, ground, potentials=True)
     value = _root(_value(mu.points.detach(), nu.points.detach(), coupling, p, ground), p)
     return _plan(value, coupling, f, g, mu.points, nu.points)
 
 
-def plan_of_cost(cost: Points, source: Points | None = None, target: Points | None = None) -> Plan:
+def plan_of_cost(cost: Values, source: Values | None = None, target: Values | None = None) -> Plan:
     r"""The optimal plan for a cost matrix of one's own ``[n, m]``: :math:`\min_\gamma \langle \gamma, C \rangle`.
 
     ``source`` ``[n]`` and ``target`` ``[m]`` are weights that sum to 1 (equal by default). ``value`` has the gradient
@@ -89,7 +90,7 @@ def plan_of_cost(cost: Points, source: Points | None = None, target: Points | No
     matrix = matrix if matrix.is_floating_point() else matrix.to(torch.get_default_dtype())
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"plan_of_cost: cost must have shape [n, m], got {list(matrix.shape)}.")
-    if not bool(torch.isfinite(matrix).all()):
+    if not all_finite(matrix):
         raise ValueError("plan_of_cost: cost must be finite, got NaN or infinity in it.")
     n, m = matrix.shape
     a, b = (
@@ -211,7 +212,8 @@ def _plan(value: Tensor, coupling: Coupling, f: np.ndarray, g: np.ndarray, x: Te
 # --- arguments ------------------------------------------------------------------------------------------------------
 
 
-def _pair(where: str, x: Measure | Points, y: Measure | Points) -> tuple[Measure, Measure]:
+def pair_of(where: str, x: Measure | Values, y: Measure | Values) -> tuple[Measure, Measure]:
+    """Both sides as measures of one dimension, or an error of ``where``."""
     mu, nu = as_measure(where, "x", x), as_measure(where, "y", y)
     if mu.dim != nu.dim:
         raise ValueError(f"{where}: x and y must have one dimension, got {mu.dim} and {nu.dim}.")

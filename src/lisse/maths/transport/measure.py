@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Points = Tensor | np.ndarray
+from lisse.maths.given import Values, all_finite
+
 # What float32 weights can miss, also after they became float64. A forgotten mass is more than that.
 _MASS_TOL = {torch.float64: 1e-6, torch.float32: 1e-5}
 
@@ -79,12 +80,6 @@ class Measure:
         return f"Measure({len(self)} atoms in R^{self.dim}, {kind}, {self.points.dtype})"
 
 
-def all_finite(values: Tensor) -> bool:
-    """Whether there is no NaN or infinity: one pass over the numbers, a second only where their sum overflows."""
-    found = values.detach()
-    return bool(torch.isfinite(found.sum())) or bool(torch.isfinite(found).all())
-
-
 def carried(measure: Measure, points: Tensor) -> Measure:
     """``measure.push(points)`` for points that were checked already, one for each atom."""
     moved = object.__new__(Measure)
@@ -93,7 +88,7 @@ def carried(measure: Measure, points: Tensor) -> Measure:
     return moved
 
 
-def as_measure(where: str, name: str, value: Measure | Points) -> Measure:
+def as_measure(where: str, name: str, value: Measure | Values) -> Measure:
     """A measure as it is, and points as their empirical measure."""
     if isinstance(value, Measure):
         return value
@@ -102,23 +97,23 @@ def as_measure(where: str, name: str, value: Measure | Points) -> Measure:
     raise TypeError(f"{where}: {name} must be a Measure, a tensor or an array, got {type(value).__name__}.")
 
 
-def _floating(values: Points) -> Tensor:
+def _floating(values: Values) -> Tensor:
     tensor = torch.as_tensor(values)
     return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
 
 
-def _checked_weights(weights: Points, points: Tensor) -> Tensor:
-    given = _floating(weights)
-    if given.shape != (len(points),):
-        raise ValueError(f"Measure: weights must have shape [{len(points)}], got {list(given.shape)}.")
-    if not all_finite(given):
+def _checked_weights(weights: Values, points: Tensor) -> Tensor:
+    values = _floating(weights)
+    if values.shape != (len(points),):
+        raise ValueError(f"Measure: weights must have shape [{len(points)}], got {list(values.shape)}.")
+    if not all_finite(values):
         raise ValueError("Measure: weights must be finite, got NaN or infinity among them.")
-    least = float(given.detach().min())
+    least = float(values.detach().min())
     if least < 0:
         raise ValueError(f"Measure: weights must not be negative, got {least:g}.")
-    total = float(given.detach().double().sum())
-    if abs(total - 1) > _MASS_TOL.get(given.dtype, 1e-2):
+    total = float(values.detach().double().sum())
+    if abs(total - 1) > _MASS_TOL.get(values.dtype, 1e-2):
         raise ValueError(f"Measure: weights must sum to 1, got {total:.12g}. Divide them by their sum.")
-    kept = given.to(points)
+    mass = values.to(points)
     # Weights that came from float32 are made to sum to 1 in float64; those that do already are left alone.
-    return kept / kept.sum() if abs(total - 1) > 1e-12 and points.dtype == torch.float64 else kept
+    return mass / mass.sum() if abs(total - 1) > 1e-12 and points.dtype == torch.float64 else mass

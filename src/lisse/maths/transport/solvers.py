@@ -9,6 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lisse.maths.machine_code import loops
+
+LOOPS = "lisse.maths.transport.loops"
+_METRICS = {1.0: "cityblock", 2.0: "euclidean", float("inf"): "chebyshev"}
+
 
 class Coupling(NamedTuple):
     """``mass[k]`` goes from atom ``rows[k]`` to atom ``columns[k]``."""
@@ -16,6 +21,22 @@ class Coupling(NamedTuple):
     rows: np.ndarray
     columns: np.ndarray
     mass: np.ndarray
+
+
+def ground_distances(x: np.ndarray, y: np.ndarray, ground: float) -> np.ndarray:
+    """Distances ``[n, m]`` in the norm ``ground`` (1, 2, inf) between float64 points ``[n, d]`` and ``[m, d]``.
+
+    Exact zeros between equal points, and no cancellation: differences first, whatever the dimension. Without numba, and
+    for ``inf``, SciPy's: the same numbers, slower.
+    """
+    compiled = loops(LOOPS) if ground in (1, 2) else None
+    if compiled is None:
+        from scipy.spatial.distance import cdist
+
+        return cdist(x, y, _METRICS[ground])
+    out = np.empty((len(x), len(y)))
+    compiled.ground_costs(np.ascontiguousarray(x), np.ascontiguousarray(y), float(ground), out)
+    return out
 
 
 def assigned(cost: np.ndarray) -> Coupling:
@@ -39,10 +60,10 @@ def sorted_line(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> C
 
 def line_distance(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     """W1 on the line, ∫|F - G|: net mass at each place first, so that measures that differ by 1e-12 keep digits."""
-    places, where = np.unique(np.concatenate([x, y]), return_inverse=True)
-    here, there = where[: len(x)], where[len(x) :]
-    net = np.bincount(here, a, len(places)) - np.bincount(there, b, len(places))
-    return float(np.abs(np.cumsum(net))[:-1] @ np.diff(places))
+    positions, where = np.unique(np.concatenate([x, y]), return_inverse=True)
+    of_x, of_y = where[: len(x)], where[len(x) :]
+    net = np.bincount(of_x, a, len(positions)) - np.bincount(of_y, b, len(positions))
+    return float(np.abs(np.cumsum(net))[:-1] @ np.diff(positions))
 
 
 def simplex(cost: np.ndarray, a: np.ndarray, b: np.ndarray, max_iter: int) -> tuple[Coupling, np.ndarray]:
@@ -50,8 +71,8 @@ def simplex(cost: np.ndarray, a: np.ndarray, b: np.ndarray, max_iter: int) -> tu
     import ot
 
     i, j = np.flatnonzero(a), np.flatnonzero(b)
-    whole = len(i) == len(a) and len(j) == len(b)
-    inside = np.ascontiguousarray(cost if whole else cost[np.ix_(i, j)], dtype=np.float64)
+    complete = len(i) == len(a) and len(j) == len(b)
+    inside = np.ascontiguousarray(cost if complete else cost[np.ix_(i, j)], dtype=np.float64)
     u, v = a[i] / a[i].sum(), b[j] / b[j].sum()
     plan, log = ot.emd(u, v, inside, numItermax=max_iter, log=True, check_marginals=False)
     if log["warning"]:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from lisse.maths.variation.cross import Cross, cross_approximation, dominant_rows, patch_cross
 from lisse.maths.variation.patches import extension, patch_variation, patchify, unpatchify
-from lisse.maths.variation.propagation import Propagated, propagated, token_norm
-from lisse.maths.variation.seminorm import bv_seminorm, token_variation, total_variation, variation_field
+from lisse.maths.variation.seminorm import (
+    Propagated,
+    bv_seminorm,
+    propagated,
+    token_norm,
+    token_variation,
+    total_variation,
+    variation_field,
+)
 
 __all__ = [
     "Cross",

@@ -17,7 +17,7 @@ from torch import Tensor
 from lisse.maths.given import floating
 from lisse.maths.variation.seminorm import bv_seminorm
 
-Method = Literal["aca", "aca_partial", "maxvol", "patchcross", "svd"]
+CrossMethod = Literal["aca", "aca_partial", "maxvol", "patchcross", "svd"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def cross_approximation(
     u: Tensor,
     rank: int,
     *,
-    method: Method = "aca",
+    method: CrossMethod = "aca",
     n: int | None = None,
     position: tuple[int, int] = (0, 0),
     tol: float | None = None,
@@ -75,24 +75,26 @@ def cross_approximation(
 
     Exact if and only if rank W = rank u. Reference: [cao2022] prop. 3.1 (corrected), [bebendorf2000], [goreinov1997].
     """
-    given = _matrix("cross_approximation", u)
-    if method not in get_args(Method):
-        raise ValueError(f"cross_approximation: method must be one of {', '.join(get_args(Method))}, got {method!r}.")
-    if int(rank) != rank or not 1 <= rank <= min(given.shape):
-        raise ValueError(f"cross_approximation: rank must lie in 1 … {min(given.shape)}, got {rank}.")
+    image = _matrix("cross_approximation", u)
+    if method not in get_args(CrossMethod):
+        raise ValueError(
+            f"cross_approximation: method must be one of {', '.join(get_args(CrossMethod))}, got {method!r}."
+        )
+    if int(rank) != rank or not 1 <= rank <= min(image.shape):
+        raise ValueError(f"cross_approximation: rank must lie in 1 … {min(image.shape)}, got {rank}.")
     if method == "patchcross":
         if n is None:
             raise ValueError(
                 "cross_approximation: n must be given for the patch cross, got None. Pass patches per side."
             )
-        return patch_cross(given, n, rows=(position[0],), columns=(position[1],), rank=rank, tol=tol)
-    nothing = torch.empty(0, dtype=torch.long, device=given.device)
+        return patch_cross(image, n, rows=(position[0],), columns=(position[1],), rank=rank, tol=tol)
+    nothing = torch.empty(0, dtype=torch.long, device=image.device)
     if method == "svd":
-        return _result(given, nothing, nothing, _truncated(given, rank), rank, given.new_tensor(1.0), None)
-    rows, columns = _partial_pivots(given, rank) if method == "aca_partial" else _full_pivots(given, rank)
+        return _result(image, nothing, nothing, _truncated(image, rank), rank, image.new_tensor(1.0), full=True)
+    rows, columns = _partial_pivots(image, rank) if method == "aca_partial" else _full_pivots(image, rank)
     if method == "maxvol" and len(rows):
-        rows, columns = _dominant(given, rows, columns)
-    return _skeleton(given, rows, columns, None, tol)
+        rows, columns = _dominant(image, rows, columns)
+    return _skeleton(image, rows, columns, None, tol)
 
 
 def patch_cross(
@@ -111,27 +113,27 @@ def patch_cross(
     singular values multiply whatever the image has beyond W's rank (``condition`` says by how much). By default W's
     numerical rank, see ``tol`` of :func:`cross_approximation`.
     """
-    given = _matrix("patch_cross", u)
-    h, w = given.shape
+    image = _matrix("patch_cross", u)
+    h, w = image.shape
     if n < 1 or h % n or w % n:
         raise ValueError(
             f"patch_cross: n must divide the image's sides, got {n} for {h} × {w}. Crop or resize the image, or choose "
             "another n."
         )
-    places = []
-    for name, chosen, side in (("rows", rows, h), ("columns", columns, w)):
-        picked = sorted(set(chosen))
-        if not picked or picked[0] < 0 or picked[-1] >= n or len(picked) < len(chosen):
-            raise ValueError(f"patch_cross: {name} must be different patches of 0 … {n - 1}, got {tuple(chosen)}.")
+    pixels = []
+    for name, patches, side in (("rows", rows, h), ("columns", columns, w)):
+        picked = sorted(set(patches))
+        if not picked or picked[0] < 0 or picked[-1] >= n or len(picked) < len(patches):
+            raise ValueError(f"patch_cross: {name} must be different patches of 0 … {n - 1}, got {tuple(patches)}.")
         size = side // n
-        places.append(torch.cat([torch.arange(i * size, (i + 1) * size, device=given.device) for i in picked]))
-    most = min(len(places[0]), len(places[1]))
+        pixels.append(torch.cat([torch.arange(i * size, (i + 1) * size, device=image.device) for i in picked]))
+    most = min(len(pixels[0]), len(pixels[1]))
     if rank is not None and not 1 <= rank <= most:
         raise ValueError(
             f"patch_cross: rank must lie in 1 … {most} (the side of the meeting patches), got {rank}. Keep more "
             "patch-rows and patch-columns for a higher rank."
         )
-    return _skeleton(given, places[0], places[1], rank, tol)
+    return _skeleton(image, pixels[0], pixels[1], rank, tol)
 
 
 def dominant_rows(a: Tensor, *, tol: float = 0.01, max_iter: int = 1000) -> tuple[Tensor, bool]:
@@ -141,20 +143,20 @@ def dominant_rows(a: Tensor, *, tol: float = 0.01, max_iter: int = 1000) -> tupl
     is over 1 + ``tol``; each swap multiplies :math:`|\det A_I|` by it. Returns the rows, and whether no swap is left.
     ``a`` must have full column rank. Reference: [goreinov2010].
     """
-    given = floating("dominant_rows", "a", a)
-    if given.ndim != 2 or given.shape[0] < given.shape[1] or not given.shape[1]:
-        raise ValueError(f"dominant_rows: a must be [m, r] with m ≥ r ≥ 1, got shape {list(given.shape)}.")
-    r = given.shape[1]
+    matrix = floating("dominant_rows", "a", a)
+    if matrix.ndim != 2 or matrix.shape[0] < matrix.shape[1] or not matrix.shape[1]:
+        raise ValueError(f"dominant_rows: a must be [m, r] with m ≥ r ≥ 1, got shape {list(matrix.shape)}.")
+    r = matrix.shape[1]
     # An orthonormal basis of the same columns: the ratios of determinants are the same, the conditioning is not.
-    basis, triangle = torch.linalg.qr(given)
+    basis, triangle = torch.linalg.qr(matrix)
     small = triangle.diagonal().abs().min()
-    if not bool(small > torch.finfo(given.dtype).eps * given.shape[0] * triangle.abs().max()):
+    if not bool(small > torch.finfo(matrix.dtype).eps * matrix.shape[0] * triangle.abs().max()):
         raise ValueError(f"dominant_rows: a must have full column rank, got a pivot of {float(small):.2g}.")
     rows = _pivot_rows(basis)
     coefficients = torch.linalg.solve(basis[rows], basis, left=False)
     for _ in range(max_iter):
-        place = int(coefficients.abs().argmax())
-        i, j = divmod(place, r)
+        entry = int(coefficients.abs().argmax())
+        i, j = divmod(entry, r)
         if float(coefficients[i, j].abs()) <= 1 + tol:
             return rows, True
         # Rank-one update of A A_I⁻¹ for the exchange of row j by row i.
@@ -166,28 +168,28 @@ def dominant_rows(a: Tensor, *, tol: float = 0.01, max_iter: int = 1000) -> tupl
 
 
 def _matrix(where: str, u: Tensor) -> Tensor:
-    given = floating(where, "u", u)
-    if given.ndim != 2 or 0 in given.shape:
+    image = floating(where, "u", u)
+    if image.ndim != 2 or 0 in image.shape:
         raise ValueError(
-            f"{where}: u must be a matrix [h, w], got shape {list(given.shape)}. Take the channels one at a time."
+            f"{where}: u must be a matrix [h, w], got shape {list(image.shape)}. Take the channels one at a time."
         )
-    return given
+    return image
 
 
 def _full_pivots(u: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    left = u.detach().clone()
+    remainder = u.detach().clone()
     floor = torch.finfo(u.dtype).eps * float(u.abs().max()) * max(u.shape)
     rows, columns = list[int](), list[int]()
     for _ in range(rank):
-        place = int(left.abs().argmax())
-        i, j = divmod(place, u.shape[1])
-        pivot = left[i, j].clone()
+        entry = int(remainder.abs().argmax())
+        i, j = divmod(entry, u.shape[1])
+        pivot = remainder[i, j].clone()
         if not float(pivot.abs()) > floor:
             break
         rows.append(i)
         columns.append(j)
-        left -= torch.outer(left[:, j] / pivot, left[i])
-        left[i], left[:, j] = 0.0, 0.0
+        remainder -= torch.outer(remainder[:, j] / pivot, remainder[i])
+        remainder[i], remainder[:, j] = 0.0, 0.0
     return _indices(u, rows), _indices(u, columns)
 
 
@@ -218,8 +220,8 @@ def _partial_pivots(u: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return _indices(u, rows), _indices(u, columns)
 
 
-def _indices(u: Tensor, places: list[int]) -> Tensor:
-    return torch.tensor(places, dtype=torch.long, device=u.device)
+def _indices(u: Tensor, indices: list[int]) -> Tensor:
+    return torch.tensor(indices, dtype=torch.long, device=u.device)
 
 
 def _dominant(u: Tensor, rows: Tensor, columns: Tensor, sweeps: int = 20) -> tuple[Tensor, Tensor]:
@@ -228,40 +230,40 @@ def _dominant(u: Tensor, rows: Tensor, columns: Tensor, sweeps: int = 20) -> tup
     for _ in range(sweeps):
         new_rows, _ = dominant_rows(a[:, columns])
         new_columns, _ = dominant_rows(a[new_rows].T)
-        same = set(new_rows.tolist()) == set(rows.tolist()) and set(new_columns.tolist()) == set(columns.tolist())
+        stable = set(new_rows.tolist()) == set(rows.tolist()) and set(new_columns.tolist()) == set(columns.tolist())
         rows, columns = new_rows, new_columns
-        if same:
+        if stable:
             break
     return rows, columns
 
 
 def _pivot_rows(a: Tensor) -> Tensor:
     """Rows that Gaussian elimination with row pivoting takes, column by column."""
-    left, rows = a.clone(), list[int]()
+    remainder, rows = a.clone(), list[int]()
     for j in range(a.shape[1]):
-        i = int(left[:, j].abs().argmax())
+        i = int(remainder[:, j].abs().argmax())
         rows.append(i)
-        left = left - torch.outer(left[:, j] / left[i, j], left[i])
-        left[i] = 0.0
+        remainder = remainder - torch.outer(remainder[:, j] / remainder[i, j], remainder[i])
+        remainder[i] = 0.0
     return torch.tensor(rows, device=a.device)
 
 
 def _skeleton(u: Tensor, rows: Tensor, columns: Tensor, rank: int | None, tol: float | None) -> Cross:
     if not len(rows):  # the zero matrix
-        return _result(u, rows, columns, torch.zeros_like(u), 0, u.new_tensor(1.0), (rows, columns))
+        return _result(u, rows, columns, torch.zeros_like(u), 0, u.new_tensor(1.0))
     left, sigma, right = torch.linalg.svd(u[rows][:, columns], full_matrices=False)
     cut = (max(u.shape) * torch.finfo(u.dtype).eps if tol is None else tol) * sigma[0]
-    kept = int((sigma > cut).sum())
-    kept = kept if rank is None else min(kept, rank)
-    if kept == 0:
+    count = int((sigma > cut).sum())
+    count = count if rank is None else min(count, rank)
+    if count == 0:
         raise ValueError(
             "cross_approximation: the rows and columns must meet in something else than zeros, got a matrix W = 0. "
             "Choose another position."
         )
     # (C V Σ^-½)(Σ^-½ Uᵀ R): balanced, so that neither factor overflows where W is nearly singular.
-    root = sigma[:kept].rsqrt()
-    reconstruction = (u[:, columns] @ right[:kept].mH * root) @ (root[:, None] * (left[:, :kept].mH @ u[rows]))
-    return _result(u, rows, columns, reconstruction, kept, sigma[0] / sigma[kept - 1], (rows, columns))
+    root = sigma[:count].rsqrt()
+    reconstruction = (u[:, columns] @ right[:count].mH * root) @ (root[:, None] * (left[:, :count].mH @ u[rows]))
+    return _result(u, rows, columns, reconstruction, count, sigma[0] / sigma[count - 1])
 
 
 def _truncated(u: Tensor, rank: int) -> Tensor:
@@ -270,18 +272,15 @@ def _truncated(u: Tensor, rank: int) -> Tensor:
 
 
 def _result(
-    u: Tensor, rows: Tensor, columns: Tensor, found: Tensor, rank: int, condition: Tensor,
-    read: tuple[Tensor, Tensor] | None,
-) -> Cross:  # fmt: skip
-    best = _truncated(u, rank)
-    visible = torch.zeros(u.shape, dtype=torch.bool, device=u.device)
-    if read is None:
-        visible[:] = True
-    else:
-        visible[read[0]] = True
-        visible[:, read[1]] = True
+    u: Tensor, rows: Tensor, columns: Tensor, approximation: Tensor, rank: int, condition: Tensor, *, full: bool = False
+) -> Cross:
+    """The result with its errors; ``full``: all pixels were read, not the rows and columns alone."""
+    error, least = u - approximation, u - _truncated(u, rank)
+    visible = torch.full(u.shape, full, device=u.device)
+    visible[rows] = True
+    visible[:, columns] = True
     norm = torch.linalg.matrix_norm
     return Cross(
-        rows, columns, found, norm(u - found), bv_seminorm(u - found), (u - found).abs().max(), norm(u - best),
-        bv_seminorm(u - best), rank, condition, visible, 1 - float(visible.double().mean()),
+        rows, columns, approximation, norm(error), bv_seminorm(error), error.abs().max(), norm(least),
+        bv_seminorm(least), rank, condition, visible, 1 - float(visible.double().mean()),
     )  # fmt: skip

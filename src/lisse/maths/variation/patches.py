@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lisse.maths.given import floating, square_grid
-from lisse.maths.variation.seminorm import Neighbours, Scaling, Weights, bv_seminorm
+from lisse.maths.variation.seminorm import Neighbours, VariationScaling, bv_seminorm
 
 
 def patchify(u: Tensor, n: int | tuple[int, int]) -> Tensor:
@@ -20,22 +20,22 @@ def patchify(u: Tensor, n: int | tuple[int, int]) -> Tensor:
     the order of MAE's targets. ``n`` may be (patches down, patches across). Linear, a permutation of the entries, so
     norms stay; :func:`unpatchify` is its inverse. Bytes stay bytes.
     """
-    given = _given("patchify", "u", u)
-    if given.ndim not in (2, 3, 4):
-        raise ValueError(f"patchify: u must be [h, w], [c, h, w] or [b, c, h, w], got shape {list(given.shape)}.")
+    image = _tensor("patchify", "u", u)
+    if image.ndim not in (2, 3, 4):
+        raise ValueError(f"patchify: u must be [h, w], [c, h, w] or [b, c, h, w], got shape {list(image.shape)}.")
     rows, columns = _sides("patchify", n)
-    h, w = given.shape[-2:]
+    h, w = image.shape[-2:]
     for side, count, name in ((h, rows, "height"), (w, columns, "width")):
         if side % count or side == 0:
             raise ValueError(
                 f"patchify: n must divide the image's {name}, got {count} patches for {side} pixels. Crop or resize "
                 "the image, or choose another n."
             )
-    full = given if given.ndim == 4 else given.reshape(1, -1, h, w)
+    full = image if image.ndim == 4 else image.reshape(1, -1, h, w)
     c = full.shape[1]
     cut = full.reshape(len(full), c, rows, h // rows, columns, w // columns)
     patches = cut.permute(0, 2, 4, 3, 5, 1).reshape(len(full), rows * columns, -1)
-    return patches if given.ndim == 4 else patches[0]
+    return patches if image.ndim == 4 else patches[0]
 
 
 def unpatchify(
@@ -52,10 +52,10 @@ def unpatchify(
     for d = 256, 3 for d = 768). Given, even as 1, the channel axis stays. ``grid`` (patches down, patches across) is
     needed where p is not a square, ``patch`` (pixels down, pixels across) where patches are not.
     """
-    given = _given("unpatchify", "patches", patches)
-    if given.ndim not in (2, 3):
-        raise ValueError(f"unpatchify: patches must be [p, d] or [b, p, d], got shape {list(given.shape)}.")
-    p, d = given.shape[-2:]
+    pieces = _tensor("unpatchify", "patches", patches)
+    if pieces.ndim not in (2, 3):
+        raise ValueError(f"unpatchify: patches must be [p, d] or [b, p, d], got shape {list(pieces.shape)}.")
+    p, d = pieces.shape[-2:]
     rows, columns = square_grid("unpatchify", p, grid)
     c = channels if channels is not None else _squarefree(d) if patch is None else d // max(math.prod(patch), 1)
     if channels is None and patch is None and c > 4:  # oblong patches of few channels, rather than square ones of many
@@ -73,9 +73,9 @@ def unpatchify(
             f"unpatchify: patches must hold patch[0] · patch[1] · channels numbers each, got {d} for {patch[0]} × "
             f"{patch[1]} × {c}. Pass channels= and patch=(pixels down, pixels across)."
         )
-    full = given.reshape(-1, rows, columns, *patch, c).permute(0, 5, 1, 3, 2, 4)
+    full = pieces.reshape(-1, rows, columns, *patch, c).permute(0, 5, 1, 3, 2, 4)
     images = full.reshape(len(full), c, rows * patch[0], columns * patch[1])
-    if given.ndim == 3:
+    if pieces.ndim == 3:
         return images
     return images[0, 0] if c == 1 and channels is None else images[0]
 
@@ -86,14 +86,14 @@ def extension(patch: Tensor, index: int, n: int | tuple[int, int], *, channels: 
     The image has ``n`` patches per side, in :func:`patchify`'s order; :math:`\sum_i E_i u_i = u`. Channels as in
     :func:`unpatchify`.
     """
-    given = _given("extension", "patch", patch)
-    if given.ndim != 1:
-        raise ValueError(f"extension: patch must be one row of patchify, got shape {list(given.shape)}.")
+    pixels = _tensor("extension", "patch", patch)
+    if pixels.ndim != 1:
+        raise ValueError(f"extension: patch must be one row of patchify, got shape {list(pixels.shape)}.")
     rows, columns = _sides("extension", n)
     if not 0 <= index < rows * columns:
         raise ValueError(f"extension: index must lie in [0, {rows * columns}), got {index}.")
-    place = torch.nn.functional.one_hot(torch.tensor(index), rows * columns).to(given)
-    return unpatchify(place[:, None] * given, channels=channels, grid=(rows, columns))
+    indicator = torch.nn.functional.one_hot(torch.tensor(index), rows * columns).to(pixels)
+    return unpatchify(indicator[:, None] * pixels, channels=channels, grid=(rows, columns))
 
 
 def patch_variation(
@@ -102,7 +102,7 @@ def patch_variation(
     *,
     weights: float = 1.0,
     neighbours: Neighbours = 4,
-    scaling: Scaling = "discrete",
+    scaling: VariationScaling = "discrete",
 ) -> Tensor:
     r""":math:`|u_i|_{BV(\Omega_i)}` of every patch: ``[n²]``, or ``[b, n²]`` for a batch.
 
@@ -110,35 +110,28 @@ def patch_variation(
     which is why BV(Ω) is only a part of the product space. ``scaling`` ``"continuum"`` keeps the image's pixel spacing,
     so that here too the sum tends to the integral over the cut image.
     """
-    given = floating("patch_variation", "u", u)
+    image = floating("patch_variation", "u", u)
     rows, columns = _sides("patch_variation", n)
-    patches = patchify(given, n)
-    h, w = given.shape[-2] // rows, given.shape[-1] // columns
+    patches = patchify(image, n)
+    h, w = image.shape[-2] // rows, image.shape[-1] // columns
     c = patches.shape[-1] // (h * w)
     images = patches.reshape(-1, h, w, c).permute(0, 3, 1, 2)
-    found = _of_patches(images, weights, neighbours, scaling, (given.shape[-2], given.shape[-1]))
-    return found.reshape(patches.shape[:-1])
+    variations = bv_seminorm(images, weights=weights, neighbours=neighbours, scaling=scaling)
+    if scaling == "continuum":
+        # A patch was scaled as a unit square of h × w pixels; it is the fraction h/H × w/W of one. Lengths shrink by n
+        # in the gradient's denominator and areas by n²: for square cuts the integral is 1/n of the patch's own.
+        if rows != columns:
+            raise ValueError(f"patch_variation: n must be the same both ways for the continuum scaling, got {n}.")
+        variations = variations / rows
+    return variations.reshape(patches.shape[:-1])
 
 
-def _of_patches(
-    images: Tensor, weights: Weights, neighbours: Neighbours, scaling: Scaling, whole: tuple[int, int]
-) -> Tensor:
-    found = bv_seminorm(images, weights=weights, neighbours=neighbours, scaling=scaling)
-    if scaling == "discrete":
-        return found
-    # The patch was scaled as a unit square of h × w pixels; it is the fraction h/H × w/W of one. Lengths shrink by n in
-    # the gradient's denominator and areas by n²: for square cuts the integral is 1/n of the patch's own.
-    if images.shape[-2] * whole[1] != images.shape[-1] * whole[0]:
-        raise ValueError(f"patch_variation: n must be the same both ways for the continuum scaling, got {whole}.")
-    return found * images.shape[-2] / whole[0]
-
-
-def _given(where: str, name: str, value: Any) -> Tensor:
+def _tensor(where: str, name: str, value: Any) -> Tensor:
     """A tensor as it is: cutting needs no floats."""
-    given = torch.as_tensor(value)
-    if given.is_floating_point():
-        return floating(where, name, given)
-    return given
+    tensor = torch.as_tensor(value)
+    if tensor.is_floating_point():
+        return floating(where, name, tensor)
+    return tensor
 
 
 def _sides(where: str, n: int | tuple[int, int]) -> tuple[int, int]:

@@ -1,8 +1,12 @@
-r"""The BV seminorm of [cao2022] eq. 1: an image as a function on a graph of pixels, a layer on one of tokens."""
+r"""The BV seminorm of [cao2022] eq. 1: an image as a function on a graph of pixels, a layer on one of tokens.
+
+:func:`propagated` has what Theorem 5.1 says of a layer, as numbers: ‖Δv‖, ‖v‖, \|v\|_BV and n·ρ.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -11,7 +15,7 @@ from torch import Tensor
 from lisse.maths.given import floating, square_grid
 
 Neighbours = Literal[4, 8]
-Scaling = Literal["discrete", "continuum"]
+VariationScaling = Literal["discrete", "continuum"]
 #: One number for all edges, or one (a number or a tensor) per direction of edges.
 Weights = float | Tensor | Sequence[float | Tensor]
 
@@ -20,7 +24,7 @@ _DIRECTIONS: dict[int, tuple[tuple[int, int], ...]] = {4: ((1, 0), (0, 1)), 8: (
 
 
 def bv_seminorm(
-    u: Tensor, *, weights: Weights = 1.0, neighbours: Neighbours = 4, scaling: Scaling = "discrete"
+    u: Tensor, *, weights: Weights = 1.0, neighbours: Neighbours = 4, scaling: VariationScaling = "discrete"
 ) -> Tensor:
     r"""Bounded variation of an image on its pixel graph, [cao2022] eq. 1.
 
@@ -42,7 +46,7 @@ def bv_seminorm(
 
 
 def variation_field(
-    u: Tensor, *, weights: Weights = 1.0, neighbours: Neighbours = 4, scaling: Scaling = "discrete"
+    u: Tensor, *, weights: Weights = 1.0, neighbours: Neighbours = 4, scaling: VariationScaling = "discrete"
 ) -> Tensor:
     r"""The terms of :func:`bv_seminorm` pixel by pixel: ``[h, w]``, or ``[n, h, w]`` for a batch."""
     return _field("bv_seminorm", u, weights, neighbours, scaling)
@@ -54,7 +58,7 @@ def token_variation(
     grid: tuple[int, int] | None = None,
     weights: Weights = 1.0,
     neighbours: Neighbours = 4,
-    scaling: Scaling = "continuum",
+    scaling: VariationScaling = "continuum",
 ) -> Tensor:
     r"""BV seminorm of vectors on a grid of patches: tokens ``[…, p, d]``, row by row, give ``[…]``.
 
@@ -64,13 +68,61 @@ def token_variation(
     n; ``"discrete"`` is eq. 1 as printed. ``grid`` (rows, columns) is needed where p is not a square. Class tokens have
     no place on the grid: leave them out.
     """
-    given = floating("token_variation", "v", v)
-    if given.ndim < 2:
-        raise ValueError(f"token_variation: v must be [..., tokens, features], got shape {list(given.shape)}.")
-    rows, columns = square_grid("token_variation", given.shape[-2], grid)
-    images = given.reshape(-1, rows, columns, given.shape[-1]).permute(0, 3, 1, 2)
-    found = _field("token_variation", images, weights, neighbours, scaling).sum((-2, -1))
-    return found.reshape(given.shape[:-2])
+    tokens = floating("token_variation", "v", v)
+    if tokens.ndim < 2:
+        raise ValueError(f"token_variation: v must be [..., tokens, features], got shape {list(tokens.shape)}.")
+    rows, columns = square_grid("token_variation", tokens.shape[-2], grid)
+    images = tokens.reshape(-1, rows, columns, tokens.shape[-1]).permute(0, 3, 1, 2)
+    variations = _field("token_variation", images, weights, neighbours, scaling).sum((-2, -1))
+    return variations.reshape(tokens.shape[:-2])
+
+
+@dataclass(frozen=True, slots=True)
+class Propagated:
+    r"""One step :math:`v \mapsto v'` of tokens; every field has the leading shape of the tokens.
+
+    ``change`` :math:`\|v' - v\|`, ``norm`` :math:`\|v\|`, ``variation`` :math:`|v|_{BV}`, ``ratio``
+    :math:`\rho = \|v' - v\| / (\|v\| + |v|_{BV})`, ``scaled`` :math:`n \rho`, which the theorem bounds by a constant;
+    ``supremum`` and ``scaled_supremum`` the same with :math:`\max_i \|v'_i - v_i\|` and :math:`\max_i \|v_i\|`, the
+    norm in which its proof works. On a grid that is not square n is :math:`\sqrt p`.
+    """
+
+    change: Tensor
+    norm: Tensor
+    variation: Tensor
+    ratio: Tensor
+    scaled: Tensor
+    supremum: Tensor
+    scaled_supremum: Tensor
+
+
+def propagated(before: Tensor, after: Tensor, *, grid: tuple[int, int] | None = None) -> Propagated:
+    r"""The two sides of Theorem 5.1 for tokens ``before``, ``after`` ``[…, p, d]``, without the constant.
+
+    .. math:: \rho = \frac{\|v^{(t+1)} - v^{(t)}\|}{\|v^{(t)}\| + |v^{(t)}|_{BV}}, \quad
+              \|v\| = \Big(\frac1p \sum_i \|v_i\|_2^2\Big)^{1/2}
+
+    with :func:`token_variation` in the continuum scaling. O(p d). Tokens that are all zero give NaN.
+    """
+    v, w = floating("propagated", "before", before), floating("propagated", "after", after)
+    if v.shape != w.shape:
+        raise ValueError(
+            f"propagated: before and after must have the same shape, got {list(v.shape)} and {list(w.shape)}."
+        )
+    rows, columns = square_grid("propagated", v.shape[-2] if v.ndim > 1 else 0, grid)
+    variation = token_variation(v, grid=grid)
+    change, norm = token_norm(w - v), token_norm(v)
+    largest = torch.linalg.vector_norm(w - v, dim=-1).amax(-1)
+    peak = torch.linalg.vector_norm(v, dim=-1).amax(-1)
+    ratio, supremum = change / (norm + variation), largest / (peak + variation)
+    n = (rows * columns) ** 0.5
+    return Propagated(change, norm, variation, ratio, n * ratio, supremum, n * supremum)
+
+
+def token_norm(v: Tensor) -> Tensor:
+    r""":math:`\|v\| = \sqrt{\frac1p \sum_i \|v_i\|_2^2}` of tokens ``[…, p, d]``: the L² norm over the unit square."""
+    tokens = floating("token_norm", "v", v)
+    return torch.linalg.vector_norm(tokens, dim=(-2, -1)) / tokens.shape[-2] ** 0.5
 
 
 def total_variation(u: Tensor, *, kind: Literal["forward", "anisotropic"] = "forward") -> Tensor:
@@ -85,14 +137,14 @@ def total_variation(u: Tensor, *, kind: Literal["forward", "anisotropic"] = "for
     down = (images[:, :, 1:] - images[:, :, :-1]).square().sum(1)
     right = (images[:, :, :, 1:] - images[:, :, :, :-1]).square().sum(1)
     if kind == "anisotropic":
-        found = _root(down).sum((-2, -1)) + _root(right).sum((-2, -1))
+        variations = _root(down).sum((-2, -1)) + _root(right).sum((-2, -1))
     else:
         pad = torch.nn.functional.pad
-        found = _root(pad(down, (0, 0, 0, 1)) + pad(right, (0, 1))).sum((-2, -1))
-    return found if batched else found[0]
+        variations = _root(pad(down, (0, 0, 0, 1)) + pad(right, (0, 1))).sum((-2, -1))
+    return variations if batched else variations[0]
 
 
-def _field(where: str, u: Any, weights: Weights, neighbours: Neighbours, scaling: Scaling) -> Tensor:
+def _field(where: str, u: Any, weights: Weights, neighbours: Neighbours, scaling: VariationScaling) -> Tensor:
     if neighbours not in _DIRECTIONS:
         raise ValueError(f"{where}: neighbours must be 4 or 8, got {neighbours!r}.")
     if scaling not in ("discrete", "continuum"):
@@ -105,11 +157,11 @@ def _field(where: str, u: Any, weights: Weights, neighbours: Neighbours, scaling
     for (down, right), weight, factor in zip(
         directions, _per_direction(where, weights, directions), factors, strict=True
     ):
-        here, there = _ends(h, w, down, right)
-        edge = (images[:, :, *here] - images[:, :, *there]).square().sum(1)
+        starts, ends = _ends(h, w, down, right)
+        edge = (images[:, :, *starts] - images[:, :, *ends]).square().sum(1)
         edge = edge * _edges(where, weight, edge) * factor
         pad = torch.nn.functional.pad
-        total = total + pad(edge, _margins(here, h, w)) + pad(edge, _margins(there, h, w))
+        total = total + pad(edge, _margins(starts, h, w)) + pad(edge, _margins(ends, h, w))
     field = _root(total)
     if scaling == "continuum":
         field = field / (h * w)
@@ -126,10 +178,10 @@ def _continuum(h: int, w: int, neighbours: int) -> tuple[float, ...]:
 
 def _images(where: str, u: Any) -> tuple[Tensor, bool]:
     """``[n, c, h, w]``, and whether it was a batch."""
-    given = floating(where, "u", u)
-    if given.ndim not in (2, 3, 4) or 0 in given.shape:
-        raise ValueError(f"{where}: u must be [h, w], [c, h, w] or [n, c, h, w], got shape {list(given.shape)}.")
-    return given.reshape(-1 if given.ndim == 4 else 1, *(1,) * (3 - given.ndim), *given.shape[-3:]), given.ndim == 4
+    image = floating(where, "u", u)
+    if image.ndim not in (2, 3, 4) or 0 in image.shape:
+        raise ValueError(f"{where}: u must be [h, w], [c, h, w] or [n, c, h, w], got shape {list(image.shape)}.")
+    return image.reshape(-1 if image.ndim == 4 else 1, *(1,) * (3 - image.ndim), *image.shape[-3:]), image.ndim == 4
 
 
 def _ends(h: int, w: int, down: int, right: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
@@ -139,8 +191,8 @@ def _ends(h: int, w: int, down: int, right: int) -> tuple[tuple[slice, slice], t
     return (slice(0, h - down), first), (slice(down, h), second)
 
 
-def _margins(place: tuple[slice, slice], h: int, w: int) -> tuple[int, int, int, int]:
-    rows, columns = place
+def _margins(block: tuple[slice, slice], h: int, w: int) -> tuple[int, int, int, int]:
+    rows, columns = block
     return columns.start, w - columns.stop, rows.start, h - rows.stop
 
 
@@ -156,15 +208,15 @@ def _per_direction(where: str, weights: Weights, directions: Sequence[tuple[int,
 
 
 def _edges(where: str, weight: Any, edge: Tensor) -> Tensor:
-    given = floating(where, "weights", weight).to(edge)
-    if bool((given < 0).any()):
-        raise ValueError(f"{where}: weights must not be negative, got {float(given.min())}.")
+    factors = floating(where, "weights", weight).to(edge)
+    if bool((factors < 0).any()):
+        raise ValueError(f"{where}: weights must not be negative, got {float(factors.min())}.")
     try:
-        return given.broadcast_to(edge.shape[-2:]) if given.ndim < 3 else given.broadcast_to(edge.shape)
+        return factors.broadcast_to(edge.shape[-2:]) if factors.ndim < 3 else factors.broadcast_to(edge.shape)
     except RuntimeError as error:
         raise ValueError(
             f"{where}: weights must fit the edges {list(edge.shape[-2:])} of their direction, got shape "
-            f"{list(given.shape)}. Give one tensor per direction."
+            f"{list(factors.shape)}. Give one tensor per direction."
         ) from error
 
 

@@ -9,14 +9,14 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from lisse.networks.attack.checks import UNIT, Bounds, check_classes, checked_input, checked_labels, checked_size
-from lisse.networks.attack.logits import Classifier, answered, resting
+from lisse.networks.answers import Classifier, logits_at, resting
+from lisse.networks.attack.checks import UNIT, Bounds, check_classes, checked_samples, checked_size
 from lisse.networks.attack.norms import Norm, norm_named
 
 Component = Literal["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"]
 STANDARD: tuple[Component, ...] = ("apgd-ce", "apgd-t", "fab-t", "square")
 #: Where there are too few classes for the targeted ones, which try nine others, and for the DLR loss, which needs four.
-FEW: tuple[Component, ...] = ("apgd-ce", "fab", "square")
+FEW_CLASSES: tuple[Component, ...] = ("apgd-ce", "fab", "square")
 _TARGETS = 10
 
 
@@ -44,8 +44,7 @@ def auto_attack(
         raise ImportError(
             f'auto_attack: AutoAttack needs the package pyautoattack ({error}). pip install "lisse[attack]"'
         ) from error
-    values = checked_input("auto_attack", model, x, bounds)
-    labels = checked_labels("auto_attack", y, len(values)).to(values.device)
+    values, labels = checked_samples("auto_attack", model, x, y, bounds)
     kind, radius = norm_named("auto_attack", norm), checked_size("auto_attack", "eps", eps)
     if bounds is None or tuple(float(end) for end in bounds) != (0.0, 1.0):
         raise ValueError(f"auto_attack: bounds must be (0, 1), got {bounds!r}. The package knows no other box.")
@@ -57,18 +56,18 @@ def auto_attack(
     # The package draws from the global generators: they are put back after it.
     with resting(model, grad=True), torch.inference_mode(False), torch.random.fork_rng(), torch.enable_grad():
         with torch.no_grad():
-            logits = answered(model, values[:1], function="auto_attack")
+            logits = logits_at(model, values[:1], function="auto_attack")
         check_classes("auto_attack", logits, labels)
-        chosen = attacks or (STANDARD if logits.shape[1] >= _TARGETS else FEW)
+        components = attacks or (STANDARD if logits.shape[1] >= _TARGETS else FEW_CLASSES)
         # Square works on pictures: anything else is one of a single row.
         pictures = values if values.ndim == 4 else values.flatten(1)[:, None, None]
         logging.getLogger("auto-attack").setLevel(logging.ERROR)
         adversary = AutoAttack(
             _Logits(model, values.shape[1:]), norm={"linf": "Linf", "l2": "L2"}[kind], eps=radius, seed=seed,
-            version="custom", attacks=list(chosen), device=str(logits.device),
+            version="custom", attacks=list(components), device=str(logits.device),
         )  # fmt: skip
-        found, _ = adversary.run_standard_evaluation(pictures.contiguous(), labels, batch_size=batch)
-    return found.detach().reshape(values.shape).to(values)
+        moved, _ = adversary.run_standard_evaluation(pictures.contiguous(), labels, batch_size=batch)
+    return moved.detach().reshape(values.shape).to(values)
 
 
 class _Logits(nn.Module):
@@ -79,4 +78,4 @@ class _Logits(nn.Module):
         self.inner, self.shape = [model], tuple(shape)  # in a list: not a submodule, whose mode would be changed
 
     def forward(self, pictures: Tensor) -> Tensor:
-        return answered(self.inner[0], pictures.reshape(-1, *self.shape), function="auto_attack").to(pictures)
+        return logits_at(self.inner[0], pictures.reshape(-1, *self.shape), function="auto_attack").to(pictures)

@@ -9,17 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lisse.networks.attack.checks import (
-    UNIT,
-    Bounds,
-    check_classes,
-    checked_count,
-    checked_input,
-    checked_labels,
-    checked_size,
-)
-from lisse.networks.attack.logits import Classifier, answered, resting
-from lisse.networks.attack.norms import Ball, Norm, norm_named, steepest
+from lisse.networks.answers import Classifier, logits_at, resting
+from lisse.networks.attack.checks import UNIT, Bounds, check_classes, checked_count, checked_samples, checked_size
+from lisse.networks.attack.norms import Norm, NormBall, norm_named, steepest
 
 
 def random_shift(
@@ -40,7 +32,7 @@ def random_shift(
         raise ValueError(
             f"random_shift: directions must have the shape of x, {list(values.shape)}, got {list(directions.shape)}."
         )
-    return Ball(values, kind, radius, bounds).back(values + radius * steepest(directions.to(values), kind))
+    return NormBall(values, kind, radius, bounds).back(values + radius * steepest(directions.to(values), kind))
 
 
 def random_search(
@@ -62,8 +54,7 @@ def random_search(
     ``draw(k)`` may give the k-th query's directions, standard normal numbers like ``x``, instead of a ``generator``.
     Cost: ``queries`` forwards.
     """
-    values = checked_input("random_search", model, x, bounds)
-    labels = checked_labels("random_search", y, len(values)).to(values.device)
+    values, labels = checked_samples("random_search", model, x, y, bounds)
     kind = norm_named("random_search", norm)
     rounds = checked_count("random_search", "queries", queries)
     size = max(1, len(values)) if batch is None else checked_count("random_search", "batch", batch)
@@ -74,7 +65,7 @@ def random_search(
             moved = random_shift(values, norm=kind, eps=eps, bounds=bounds, generator=generator, directions=ways)
             losses = []
             for part, target in zip(moved.split(size), labels.split(size), strict=True):
-                logits = answered(model, part, function="random_search")
+                logits = logits_at(model, part, function="random_search")
                 check_classes("random_search", logits, target)
                 losses.append(functional.cross_entropy(logits, target.to(logits.device), reduction="none").double())
             loss = torch.cat(losses).to(values.device) if losses else worst

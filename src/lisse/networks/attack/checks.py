@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lisse.maths.given import all_finite
+from lisse.networks.answers import are_classes
+
 Bounds = tuple[float, float]
 #: What image models of lisse take. The default of every attack; anything else is a person's own word.
 UNIT: Bounds = (0, 1)
@@ -19,7 +22,7 @@ DECLARE = (
 )
 
 
-def checked_input(function: str, model: Any, x: Any, bounds: Bounds | None) -> Tensor:
+def _checked_input(function: str, model: Any, x: Any, bounds: Bounds | None) -> Tensor:
     """``x`` as a tensor of floats inside ``bounds``."""
     if not callable(model):
         raise TypeError(f"{function}: model must be an nn.Module, got {type(model).__name__}. Give the network itself.")
@@ -34,10 +37,21 @@ def checked_input(function: str, model: Any, x: Any, bounds: Bounds | None) -> T
     if values.is_inference():
         with torch.inference_mode(False):
             values = values.clone()  # a tensor of inference mode can carry no gradient
-    if not bool(torch.isfinite(values).all()):
+    if not all_finite(values):
         raise ValueError(f"{function}: x must be finite, got NaN or infinity in it. Clean the data first.")
-    if bounds is None:
-        return values
+    if bounds is not None:
+        _check_box(function, model, values, bounds)
+    return values
+
+
+def checked_samples(function: str, model: Any, x: Any, y: Any, bounds: Bounds | None) -> tuple[Tensor, Tensor]:
+    """``x`` as a tensor of floats inside ``bounds``, and its classes ``y`` ``[n]`` beside it."""
+    values = _checked_input(function, model, x, bounds)
+    return values, checked_labels(function, y, len(values)).to(values.device)
+
+
+def _check_box(function: str, model: Any, values: Tensor, bounds: Bounds) -> None:
+    """See that ``values`` lie in the box; warn where nobody said that it is the model's."""
     _check_bounds(function, bounds)
     declared = getattr(model, "lisse", None) is not None
     if values.numel():
@@ -56,9 +70,8 @@ def checked_input(function: str, model: Any, x: Any, bounds: Bounds | None) -> T
         warnings.warn(
             f"{function}: the model declares no normalisation; it is given x as it is, in [0, 1]. If it was trained on "
             f"normalised images this is another network. Declare it: {DECLARE}; or give bounds=(low, high).",
-            stacklevel=3,
+            stacklevel=5,
         )
-    return values
 
 
 def _check_bounds(function: str, bounds: Any) -> None:
@@ -88,7 +101,7 @@ def checked_labels(function: str, y: Any, n: int) -> Tensor:
 
 def check_classes(function: str, logits: Tensor, y: Tensor) -> None:
     """See that every label is one of the model's classes."""
-    if len(y) and int(y.max()) >= logits.shape[1]:
+    if not are_classes(y, logits.shape[1]):
         raise ValueError(
             f"{function}: y must hold classes below {logits.shape[1]}, the model's number, got {int(y.max())}. "
             "Are these the labels that it was trained on?"
@@ -104,6 +117,16 @@ def checked_size(function: str, name: str, value: Any) -> float:
     if not 0 <= size < math.inf or isinstance(value, bool):
         raise ValueError(f"{function}: {name} must be a number of at least 0, got {value!r}. It is in the unit of x.")
     return size
+
+
+def check_unit(function: str, eps: float, norm: str, bounds: Bounds | None) -> None:
+    """See that an ℓ∞ radius is in the unit of the box: 8 is not 8/255."""
+    if bounds is not None and norm == "linf" and eps > bounds[1] - bounds[0]:
+        hint = f" Is it in grey levels? Write {eps:g} / 255." if tuple(bounds) == UNIT and eps <= 255 else ""
+        raise ValueError(
+            f"{function}: eps must be at most the width of the bounds [{bounds[0]:g}, {bounds[1]:g}] in which x lies, "
+            f"got {eps:g}.{hint}"
+        )
 
 
 def checked_count(function: str, name: str, value: Any) -> int:

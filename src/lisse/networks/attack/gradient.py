@@ -1,4 +1,4 @@
-"""FGSM and PGD, and the form of PGD behind a published figure."""
+"""FGSM, PGD and APGD, and the form of PGD behind a published figure."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from lisse.maths.given import all_finite
+from lisse.networks.answers import Classifier, logits_at, resting
+from lisse.networks.attack.adaptive import climbed_adaptively
 from lisse.networks.attack.checks import (
     UNIT,
     Bounds,
     check_classes,
+    check_unit,
     checked_count,
-    checked_input,
-    checked_labels,
+    checked_samples,
     checked_size,
 )
-from lisse.networks.attack.logits import Classifier, answered, resting
-from lisse.networks.attack.norms import Ball, Norm, lengths, norm_named, steepest
+from lisse.networks.attack.losses import AttackLoss, attack_losses, lost_margins
+from lisse.networks.attack.norms import Norm, NormBall, lengths, norm_named, steepest
 
-Method = Literal["fgsm", "pgd"]
+Method = Literal["fgsm", "pgd", "apgd"]
 #: ``objective(x, logits)``: a number to make large.
 Objective = Callable[[Tensor, Tensor], Tensor]
 
@@ -37,6 +39,9 @@ def attack(
     step: float | None = None,
     steps: int = 10,
     start: Literal["random"] | Tensor | None = None,
+    restarts: int = 1,
+    loss: AttackLoss = "margin",
+    keep: Literal["best", "last"] = "best",
     bounds: Bounds | None = UNIT,
     targeted: bool = False,
     momentum: float = 0.0,
@@ -49,9 +54,10 @@ def attack(
     .. math:: x_{k+1} = \Pi\left(x_k + \alpha\, u(\nabla_x L(x_k, y))\right), \quad
               u(g) = \mathrm{sign}(g) \;(\ell_\infty), \; g/\|g\|_2 \;(\ell_2)
 
-    with L the cross-entropy, each sample's own, and :math:`\Pi` the way back into the ball around x and then into the
-    box ``bounds``. ``fgsm`` is one step of α = ``eps`` ([goodfellow2015] sec. 4), ``pgd`` takes ``steps`` of α =
-    ``step`` ([madry2018] sec. 2.1), by default 2.5 ``eps``/``steps``: enough to cross the ball, with room to turn.
+    with L each sample's own loss, and :math:`\Pi` the way back into the ball around x and then into the box ``bounds``.
+    ``fgsm`` is one step of α = ``eps`` ([goodfellow2015] sec. 4, there with ``loss="cross-entropy"``), ``pgd`` takes
+    ``steps`` of α = ``step`` ([madry2018] sec. 2.1), by default 2.5 ``eps``/``steps``: enough to cross the ball, with
+    room to turn. ``apgd`` finds its step itself ([croce2020]): the one to trust, with 50 to 100 ``steps``.
 
     Args:
         model: a classifier: logits as a tensor, in a dict or in a Hugging Face output. It is used in evaluation mode
@@ -63,50 +69,100 @@ def attack(
         norm: ``linf`` or ``l2`` (also ``inf``, ``math.inf``, ``2``).
         start: where the first step begins: ``x``, ``"random"`` (uniform in the ball, from ``generator``), or a tensor
             like ``x``, which is brought into the ball and the box.
+        restarts: how often in all; every start after the first is random, and goes on for the samples whose answer
+            stands still.
+        loss: ``margin``, ``dlr`` or ``cross-entropy`` (:func:`~lisse.networks.attack.losses.attack_losses`). With the
+            first two the temperature of the logits changes nothing.
+        keep: of ``pgd``, the ``best`` iterate of each sample, that of its largest lost margin
+            :math:`\max_{c \ne y} z_c - z_y`, or the ``last``, as in the papers' programs.
         bounds: the box; ``None`` for none.
         momentum: μ in :math:`g_{k+1} = \mu g_k + \nabla_k / \|\nabla_k\|_1`; the step follows :math:`u(g_{k+1})`
-            ([dong2018] eq. 6). 0 is plain.
-        objective: what to make large instead of the cross-entropy: ``objective(x, logits)``, one number.
+            ([dong2018] eq. 6). 0 is plain. Not for ``apgd``, which has its own.
+        objective: what to make large instead of ``loss``: ``objective(x, logits)``, one number. Not for ``apgd``.
         batch: samples at a time; all by default.
 
-    The last iterate is returned, whether or not it misleads the model. Cost: one forward and backward per step;
-    memory: that of training without weights' gradients. With ``start=None`` the result is deterministic.
+    Cost: one forward and backward per step and start, and a forward for the best; memory: that of training without
+    weights' gradients. With ``start=None`` and one start the result is deterministic.
     """
     if method not in get_args(Method):
-        raise ValueError(f"attack: method must be one of fgsm, pgd, got {method!r}. Choose one of these.")
-    values = checked_input("attack", model, x, bounds)
-    labels = checked_labels("attack", y, len(values)).to(values.device)
+        raise ValueError(f"attack: method must be one of fgsm, pgd, apgd, got {method!r}. Choose one of these.")
+    if loss not in get_args(AttackLoss):
+        raise ValueError(f"attack: loss must be one of {', '.join(get_args(AttackLoss))}, got {loss!r}.")
+    if keep not in ("best", "last"):
+        raise ValueError(f"attack: keep must be 'best' or 'last', got {keep!r}. The best iterate is the default.")
+    values, labels = checked_samples("attack", model, x, y, bounds)
     kind, radius = norm_named("attack", norm), checked_size("attack", "eps", eps)
-    count = checked_count("attack", "steps", steps)
+    check_unit("attack", radius, kind, bounds)
+    count, starts = checked_count("attack", "steps", steps), checked_count("attack", "restarts", restarts)
     if not 0 <= float(momentum) < float("inf"):
         raise ValueError(f"attack: momentum must be at least 0, got {momentum!r}. 1 is usual, 0 is none.")
+    if method == "apgd" and (step is not None or momentum or objective is not None):
+        raise ValueError("attack: step, momentum and objective must be left out for apgd, which has its own.")
     if method == "fgsm":
         if step is not None:
             raise ValueError(f"attack: step must be left out for fgsm, got {step!r}. pgd with steps=1 takes one.")
         count, length = 1, radius
     else:
         length = 2.5 * radius / count if step is None else checked_size("attack", "step", step)
-    sign = -1.0 if targeted else 1.0
-    size = len(values) if batch is None else checked_count("attack", "batch", batch)
-    with torch.inference_mode(False), resting(model, grad=True), torch.enable_grad():
-        begin = _start(start, values, Ball(values, kind, radius, bounds), generator)
-        made = torch.empty_like(values)
-        for at in range(0, len(values), max(1, size)):
-            here = slice(at, at + size)
-            clean, target = values[here], labels[here]
-            ball = Ball(clean, kind, radius, bounds)
-            moved = begin[here].clone()
-            running: Tensor | None = None
-            for turn in range(count):
-                slope = _gradient(model, moved, target, objective, "attack", first=turn == 0)
-                if momentum:
-                    total = slope.flatten(1).abs().sum(1).clamp_min(1e-12).reshape(-1, *[1] * (slope.ndim - 1))
-                    fresh = slope / total
-                    running = fresh if running is None else momentum * running + fresh
-                    slope = running
-                moved = ball.back(moved.add_(steepest(slope, kind), alpha=sign * length))
-            made[here] = moved
-    return made
+    way = -1.0 if targeted else 1.0
+    with torch.inference_mode(False):
+        widest = NormBall(values, kind, radius, bounds)
+        begins = [_start(start, values, widest, generator), *(widest.random(generator) for _ in range(1, starts))]
+
+    def climbed(part: slice) -> Tensor:
+        result, margin = values[part], None
+        for begin in begins:
+            index = slice(None) if margin is None else (margin <= 0).nonzero()[:, 0]
+            if margin is not None and not len(index):  # type: ignore[arg-type]
+                break
+            moved, lost = _climbed(begin[part][index], values[part][index], labels[part][index])
+            if margin is None:
+                result, margin = moved, lost
+                continue
+            better = lost > margin[index]
+            result = result.index_put((index[better],), moved[better])  # type: ignore[index]
+            margin = margin.index_put((index[better],), lost[better])  # type: ignore[index]
+        return result
+
+    def _climbed(begin: Tensor, centre: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        ball = NormBall(centre, kind, radius, bounds)
+
+        def slopes(point: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor]:
+            return _slopes(model, point, target, loss if objective is None else objective, "attack", first=first)
+
+        if method == "apgd":
+
+            def uphill(point: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor]:
+                slope, value, margin = slopes(point, first)
+                return way * slope, way * value, way * margin
+
+            return climbed_adaptively(uphill, ball, begin, count)
+        best, worst = begin, torch.full((len(begin),), -torch.inf, device=begin.device)
+        moved = begin.clone()
+        running: Tensor | None = None
+        for turn in range(count):
+            slope, _, margin = slopes(moved, turn == 0)
+            if keep == "best" and method == "pgd":
+                best, worst = _better(moved, way * margin, best, worst)
+            if momentum:
+                total = slope.flatten(1).abs().sum(1).clamp_min(1e-12).reshape(-1, *[1] * (slope.ndim - 1))
+                running = slope / total if running is None else momentum * running + slope / total
+                slope = running
+            moved = ball.back(moved.add_(steepest(slope, kind), alpha=way * length))
+        if starts == 1 and (keep == "last" or method == "fgsm"):
+            return moved, worst
+        with torch.no_grad():
+            logits = logits_at(model, moved, function="attack")
+            margin = way * lost_margins(logits, target.to(logits.device)).to(moved.device)
+        return (moved, margin) if keep == "last" or method == "fgsm" else _better(moved, margin, best, worst)
+
+    return _by_parts("attack", model, values, batch, climbed)
+
+
+def _better(moved: Tensor, margin: Tensor, best: Tensor, worst: Tensor) -> tuple[Tensor, Tensor]:
+    """The points of the larger margin, and it; ``moved`` may be changed in place afterwards."""
+    rises = (margin > worst).reshape(-1, *[1] * (moved.ndim - 1))
+    return torch.where(rises, moved, best), torch.maximum(margin.to(worst), worst)
 
 
 def clean_gradient_attack(
@@ -129,19 +185,17 @@ def clean_gradient_attack(
     here because published numbers were made with it. There the loss is cross-entropy plus the isometric loss, which
     ``objective(x, logits)`` can say; it sees ``batch`` samples at a time (all by default).
     """
-    values = checked_input("clean_gradient_attack", model, x, bounds)
-    labels = checked_labels("clean_gradient_attack", y, len(values)).to(values.device)
+    values, labels = checked_samples("clean_gradient_attack", model, x, y, bounds)
     radius = checked_size("clean_gradient_attack", "eps", eps)
     length = checked_size("clean_gradient_attack", "step", step)
     reach = min(checked_count("clean_gradient_attack", "steps", steps) * length, radius)
-    size = len(values) if batch is None else checked_count("clean_gradient_attack", "batch", batch)
-    with torch.inference_mode(False), resting(model, grad=True), torch.enable_grad():
-        made = torch.empty_like(values)
-        for at in range(0, len(values), max(1, size)):
-            here = slice(at, at + size)
-            slope = _gradient(model, values[here], labels[here], objective, "clean_gradient_attack")
-            made[here] = values[here] + reach * slope.sign()
-    return made if bounds is None else made.clamp_(*bounds)
+
+    def stepped(part: slice) -> Tensor:
+        slope = _gradient(model, values[part], labels[part], objective, "clean_gradient_attack")
+        return values[part] + reach * slope.sign()
+
+    moved = _by_parts("clean_gradient_attack", model, values, batch, stepped)
+    return moved if bounds is None else moved.clamp_(*bounds)
 
 
 def input_gradients(
@@ -157,46 +211,68 @@ def input_gradients(
 
     With ``objective(x, logits)`` of that instead, for ``batch`` samples at a time (all by default).
     """
-    values = checked_input("input_gradients", model, x, bounds)
-    labels = checked_labels("input_gradients", y, len(values)).to(values.device)
-    size = len(values) if batch is None else checked_count("input_gradients", "batch", batch)
+    values, labels = checked_samples("input_gradients", model, x, y, bounds)
+
+    def slopes(part: slice) -> Tensor:
+        return _gradient(model, values[part], labels[part], objective, "input_gradients")
+
+    return _by_parts("input_gradients", model, values, batch, slopes)
+
+
+def _by_parts(
+    function: str, model: Classifier, values: Tensor, batch: int | None, result: Callable[[slice], Tensor]
+) -> Tensor:
+    """``result`` of every ``batch`` samples (all by default), like ``values``: the model rests, gradients flow."""
+    size = max(1, len(values)) if batch is None else checked_count(function, "batch", batch)
     with torch.inference_mode(False), resting(model, grad=True), torch.enable_grad():
-        made = torch.empty_like(values)
-        for at in range(0, len(values), max(1, size)):
-            here = slice(at, at + size)
-            made[here] = _gradient(model, values[here], labels[here], objective, "input_gradients")
-    return made
+        output = torch.empty_like(values)
+        for begin in range(0, len(values), size):
+            part = slice(begin, begin + size)
+            output[part] = result(part)
+    return output
 
 
-def _start(start: Any, x: Tensor, ball: Ball, generator: torch.Generator | None) -> Tensor:
+def _start(start: Any, x: Tensor, ball: NormBall, generator: torch.Generator | None) -> Tensor:
     if start is None:
         return x
     if isinstance(start, str):
         if start != "random":
             raise ValueError(f"attack: start must be None, 'random' or a tensor like x, got {start!r}.")
         return ball.random(generator)
-    given = torch.as_tensor(start)
-    if given.shape != x.shape or not bool(torch.isfinite(given).all()):
+    point = torch.as_tensor(start)
+    if point.shape != x.shape or not bool(torch.isfinite(point).all()):
         raise ValueError(
-            f"attack: start must be finite and of the shape of x, {list(x.shape)}, got {list(given.shape)}. "
+            f"attack: start must be finite and of the shape of x, {list(x.shape)}, got {list(point.shape)}. "
             "It is a point, not a shift: x + shift."
         )
-    return ball.back(given.to(x).clone())
+    return ball.back(point.to(x).clone())
 
 
 def _gradient(
     model: Classifier, x: Tensor, y: Tensor, objective: Objective | None, function: str, *, first: bool = True
 ) -> Tensor:
-    """The gradient by ``x`` of what is to grow; labels are looked at in the ``first`` of several steps."""
+    """The gradient by ``x`` of the cross-entropy, or of an objective of one's own."""
+    return _slopes(model, x, y, objective or "cross-entropy", function, first=first)[0]
+
+
+def _slopes(
+    model: Classifier, x: Tensor, y: Tensor, loss: AttackLoss | Objective, function: str, *, first: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient by ``x`` of what is to grow, its values and the lost margins ``[n]``.
+
+    Labels are looked at in the ``first`` of several steps.
+    """
     leaf = x.detach().requires_grad_()
-    logits = answered(model, leaf, function=function)
+    logits = logits_at(model, leaf, function=function)
     target = y.to(logits.device)
     if first:
         check_classes(function, logits, target)
+        if loss == "dlr" and logits.shape[1] < 3:
+            raise ValueError(f"{function}: loss must not be dlr for {logits.shape[1]} classes. Leave it out.")
     # A sum, so that each sample's gradient is that of its own loss, whatever the batch.
-    loss = functional.cross_entropy(logits, target, reduction="sum") if objective is None else objective(leaf, logits)
+    values = loss(leaf, logits).sum() if callable(loss) else attack_losses(logits, target, loss)
     try:
-        (found,) = torch.autograd.grad(loss, leaf)
+        (slope,) = torch.autograd.grad(values.sum(), leaf)
     except RuntimeError as error:
         if "does not require grad" not in str(error) and "not have been used" not in str(error):
             raise
@@ -204,10 +280,10 @@ def _gradient(
             f"{function}: model must have a gradient by its input, got none ({error}). It detaches or rounds; "
             "random_search needs no gradient."
         ) from error
-    # One number tells, with one pass and no copy, unless finite ones overflow in the sum.
-    if not bool(torch.isfinite(found.sum())) and not bool(torch.isfinite(found).all()):
+    if not all_finite(slope):
         raise ValueError(f"{function}: the gradient must be finite, got NaN or infinity. The network overflows there.")
-    return found
+    with torch.no_grad():
+        return slope, values.detach().to(x.device), lost_margins(logits, target).to(x.device)
 
 
 def gradient_norms(slopes: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,10 +18,10 @@ _TINY = 1e-12
 
 def norm_named(function: str, norm: Any) -> Norm:
     """``linf`` or ``l2``, however it is spelled (``inf``, ``math.inf``, ``2``…)."""
-    found = _NAMES.get(norm) if isinstance(norm, (str, int, float)) and not isinstance(norm, bool) else None
-    if found is None:
+    name = _NAMES.get(norm) if isinstance(norm, (str, int, float)) and not isinstance(norm, bool) else None
+    if name is None:
         raise ValueError(f"{function}: norm must be 'linf' (or inf) or 'l2' (or 2), got {norm!r}. Choose one of these.")
-    return found
+    return name
 
 
 def lengths(x: Tensor) -> Tensor:
@@ -34,14 +34,15 @@ def steepest(gradient: Tensor, norm: Norm) -> Tensor:
     return gradient.sign() if norm == "linf" else gradient / lengths(gradient).clamp_min(_TINY)
 
 
-class Ball:
+class NormBall:
     """The perturbations that are allowed: within ``eps`` of ``x``, and inside the box ``bounds`` where there is one.
 
+    ``eps`` may be a number for each sample, shaped to multiply ``x``.
     The box holds ``x``; so going back first into the ball and then into the box ends in both. For ℓ∞ both are one
     clamp.
     """
 
-    def __init__(self, x: Tensor, norm: Norm, eps: float, bounds: tuple[float, float] | None) -> None:
+    def __init__(self, x: Tensor, norm: Norm, eps: float | Tensor, bounds: tuple[float, float] | None) -> None:
         self.x, self.norm, self.eps, self.bounds = x, norm, eps, bounds
         if norm == "linf":
             self.low, self.high = x - eps, x + eps

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from lisse.maths.intervals import share_interval
+from lisse.networks.answers import Classifier, logits_at, resting, right
 from lisse.networks.attack.blind import random_search, random_shift
-from lisse.networks.attack.checks import UNIT, Bounds, checked_input, checked_labels
+from lisse.networks.attack.checks import UNIT, Bounds, checked_samples
 from lisse.networks.attack.gradient import attack, input_gradients
-from lisse.networks.attack.logits import Classifier, answered, resting, right
 from lisse.networks.attack.norms import Norm, norm_named
 
 #: Accuracies by attack and ε: ``{"pgd": {0.1: 0.35}}``.
@@ -58,7 +58,7 @@ def signs(curves: Curves, clean: float, n: int, *, still: float = 0.0, level: fl
     - ``attack helps``: accuracy under attack is above the clean accuracy.
     - ``zero gradient``: more than a tenth of the samples have none.
     """
-    found: list[Sign] = []
+    warnings: list[Sign] = []
 
     def worse(stronger: float, weaker: float) -> bool:
         """Whether the attack that should be stronger leaves more right, beyond chance."""
@@ -69,13 +69,13 @@ def signs(curves: Curves, clean: float, n: int, *, still: float = 0.0, level: fl
         ordered = sorted(curve)
         rising = [
             (small, large)
-            for place, small in enumerate(ordered)
-            for large in ordered[place + 1 :]
+            for index, small in enumerate(ordered)
+            for large in ordered[index + 1 :]
             if worse(curve[large], curve[small])
         ]
         if rising and name != "noise":
             small, large = rising[0]
-            found.append(
+            warnings.append(
                 Sign(
                     "rises",
                     f"Under {name}, accuracy rises from {curve[small]:.3f} at ε = {small:g} to {curve[large]:.3f} at "
@@ -85,7 +85,7 @@ def signs(curves: Curves, clean: float, n: int, *, still: float = 0.0, level: fl
         over = [eps for eps in ordered if worse(curve[eps], clean)]
         if over and name != "noise":
             says = f"Under {name} at ε = {over[0]:g}, accuracy is {curve[over[0]]:.3f}, above the clean {clean:.3f}."
-            found.append(Sign("attack helps", says))
+            warnings.append(Sign("attack helps", says))
     for strong, weak, name in (
         ("pgd", "fgsm", "single beats multi"),
         ("pgd", "search", "blind beats gradient"),
@@ -99,12 +99,12 @@ def signs(curves: Curves, clean: float, n: int, *, still: float = 0.0, level: fl
                     f"At ε = {eps:g}, {weak} leaves {curves[weak][eps]:.3f} right and {strong} "
                     f"{curves[strong][eps]:.3f}: the gradients may be masked."
                 )
-                found.append(Sign(name, says))
+                warnings.append(Sign(name, says))
                 break
     if still > 0.1:
         says = f"{still:.0%} of the samples have no gradient at all: the loss is flat there to the last digit."
-        found.append(Sign("zero gradient", says))
-    return tuple(found)
+        warnings.append(Sign("zero gradient", says))
+    return tuple(warnings)
 
 
 def sanity_check(
@@ -126,15 +126,14 @@ def sanity_check(
     call to call is refused, since no number would mean anything. Cost: about ``len(eps) * (3 steps + queries)``
     forwards.
     """
-    values = checked_input("sanity_check", model, x, bounds)
-    labels = checked_labels("sanity_check", y, len(values)).to(values.device)
+    values, labels = checked_samples("sanity_check", model, x, y, bounds)
     kind = norm_named("sanity_check", norm)
     if len(values) == 0 or not eps:
         raise ValueError(f"sanity_check: x and eps must not be empty, got {len(values)} samples and {list(eps)}.")
     size = batch or 500
     box: Bounds | None = None if bounds is None else (bounds[0], bounds[1])  # a declared box: no warning at each step
     with resting(model, grad=False), torch.no_grad():
-        first, second = (answered(model, values[:size], function="sanity_check") for _ in range(2))
+        first, second = (logits_at(model, values[:size], function="sanity_check") for _ in range(2))
     if not torch.allclose(first, second, rtol=1e-4, atol=1e-5):
         raise ValueError(
             "sanity_check: model must answer the same twice, got other answers the second time. It has randomness of "
@@ -142,7 +141,7 @@ def sanity_check(
         )
     clean = float(right(model, values, labels, batch=size).double().mean())
     curves: dict[str, dict[float, float]] = {"noise": {}, "fgsm": {}, "pgd": {}, "search": {}}
-    for radius in (0.0, *sorted({float(each) for each in eps} - {0.0})):
+    for radius in (0.0, *sorted({float(radius) for radius in eps} - {0.0})):
         moved = {
             "noise": random_shift(values, norm=kind, eps=radius, bounds=box, generator=generator),
             "fgsm": attack(model, values, labels, method="fgsm", norm=kind, eps=radius, bounds=box, batch=size),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
@@ -10,17 +11,18 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from lisse.maths.given import all_finite
 from lisse.maths.isometry import cosine, euclidean, geodesic
 from lisse.networks.isometric.stress import stress
 
-Named = Literal["euclidean", "cosine", "geodesic", "precomputed"]
-Metric = Named | Callable[[Tensor], Tensor]
-Scaling = Literal["paper", "code"]
+MetricName = Literal["euclidean", "cosine", "geodesic", "precomputed"]
+PairMetric = MetricName | Callable[[Tensor], Tensor]
+LossScaling = Literal["paper", "code"]
 Groups = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
 #: What multiplies the distances of the layer: 1 in the paper; the authors' code for MNIST asks for distances ten times
 #: smaller than those of the input.
-FACTORS: dict[str, float] = {"paper": 1.0, "code": 10.0}
+_FACTORS: dict[str, float] = {"paper": 1.0, "code": 10.0}
 
 
 def isometric_loss(
@@ -28,9 +30,9 @@ def isometric_loss(
     z: Tensor | np.ndarray,
     groups: Groups | None = None,
     *,
-    metric: Metric = "euclidean",
-    output_metric: Metric | None = None,
-    scaling: Scaling = "paper",
+    metric: PairMetric = "euclidean",
+    output_metric: PairMetric | None = None,
+    scaling: LossScaling = "paper",
     fixed_input: bool = True,
     chunk: int | None = None,
 ) -> Tensor:
@@ -57,8 +59,8 @@ def isometric_loss(
     .. math:: \frac{\partial L}{\partial x_k} = \frac4{N^2} \sum_j G_{kj} H_{kj} \Big[\frac{x_k - x_j}{d_{kj}} -
               s\,\nabla\Phi(x_k)^\top J_{kj}\Big], \quad H = D^x - s D^z,\ J_{kj} = \frac{z_k - z_j}{D^z_{kj}}
 
-    (SPEC of [beshkov2022]; its eq. 13 is another derivative and half of it, see :func:`printed_gradient`). Gradients
-    are finite everywhere: at distance 0 they are taken as 0.
+    (eq. 13 of [beshkov2022] is another derivative and half of it: docs/errata.md#isometric). Gradients are
+    finite everywhere: at distance 0 they are taken as 0.
 
     Cost: two products n² d, and n² numbers while it runs; within groups of more than 64 points their own squares only.
     ``chunk`` rows at a time: O(chunk · n) memory. For Euclidean distances the gradient is made in the forward pass, and
@@ -70,81 +72,66 @@ def isometric_loss(
         raise ValueError(
             f"isometric_loss: x and z must hold the same samples, got {len(x)} and {n}. Give the layer's own input."
         )
-    if scaling not in FACTORS:
+    if scaling not in _FACTORS:
         raise ValueError(
             f"isometric_loss: scaling must be 'paper' or 'code', got {scaling!r}. The paper's factor is 1."
         )
-    same = None if groups is None else partition(groups, n, z.device)
-    before = _metric("metric", metric)
-    after = _metric("output_metric", output_metric) if output_metric is not None else before
-    if after == "precomputed":
-        if output_metric is not None:
-            raise ValueError("isometric_loss: output_metric must be made from z, got 'precomputed'. Leave it out.")
-        after = "euclidean"
+    labels = None if groups is None else partition(groups, n, z.device)
+    before, after = _metrics(metric, output_metric)
     if before == "precomputed" and x.shape != (n, n):
         raise ValueError(
             f"isometric_loss: x must be the distances [{n}, {n}] where metric='precomputed', got {list(x.shape)}. "
             "Give the matrix of all pairs."
         )
+    _check_chunk(chunk, before, after)
     dtype = torch.promote_types(x.dtype, z.dtype)
     x, z = x.to(dtype), z.to(dtype)
     if fixed_input:
         x = x.detach()
-    factor = FACTORS[scaling]
-    if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
-        raise ValueError(f"isometric_loss: chunk must be a whole number of at least 1, got {chunk!r}. Try 512.")
-    if chunk is not None and not (_local(before) and _local(after)):
-        raise ValueError(
-            "isometric_loss: chunk must go with euclidean, cosine or precomputed distances, whose rows stand alone, "
-            "got another metric. Leave out chunk."
-        )
     if n < 2:
         return (z * 0).sum() + (x * 0).sum()
+    squares = functools.partial(_squares, groups=labels, before=before, after=after, factor=_FACTORS[scaling])
     if after == "euclidean" and before in ("euclidean", "precomputed"):
-
-        def plain(x: Tensor, z: Tensor) -> Tensor:
-            return _squares(x, z, same, before, after, factor)
-
-        known = before == "precomputed"
-        return stress(x, z, same, known=known, factor=factor, chunk=chunk, plain=plain) / n**2
+        distances = before == "precomputed"
+        return stress(x, z, labels, distances=distances, factor=_FACTORS[scaling], chunk=chunk, plain=squares) / n**2
     if chunk is None:
-        return _squares(x, z, same, before, after, factor) / n**2
+        return squares(x, z) / n**2
     total = (z * 0).sum()
     for start in range(0, n, chunk):
         rows = slice(start, min(start + chunk, n))
         # Computed again in the backward pass: that is what keeps the memory at one chunk.
-        total = total + checkpoint(_squares, x, z, same, before, after, factor, rows, use_reentrant=False)
+        total = total + checkpoint(squares, x, z, rows=rows, use_reentrant=False)
     return total / n**2
 
 
 def partition(groups: Groups, n: int, device: torch.device | str = "cpu") -> Tensor:
     """Labels ``[n]`` (numbers or names) as numbers of parts 0 … k - 1, checked."""
     if not isinstance(groups, Tensor):
-        given = np.asarray(groups)
-        if given.dtype.kind in "USO" and given.ndim == 1:
-            given = np.unique(given.astype(str), return_inverse=True)[1]
-        groups = torch.as_tensor(given)
-    found = groups
-    if found.ndim != 1 or len(found) != n:
+        names = np.asarray(groups)
+        if names.dtype.kind in "USO" and names.ndim == 1:
+            names = np.unique(names.astype(str), return_inverse=True)[1]
+        groups = torch.as_tensor(names)
+    if groups.ndim != 1 or len(groups) != n:
         raise ValueError(
-            f"isometric_loss: groups must hold one label for each of {n} samples, got shape {list(found.shape)}. "
+            f"isometric_loss: groups must hold one label for each of {n} samples, got shape {list(groups.shape)}. "
             "Give the labels of this batch, [n]."
         )
-    if found.is_complex() or (found.is_floating_point() and not bool(torch.isfinite(found).all())):
+    if groups.is_complex() or (groups.is_floating_point() and not all_finite(groups)):
         raise ValueError("isometric_loss: groups must be labels, got NaN, infinity or complex numbers. Use integers.")
-    return torch.unique(found.to(device), return_inverse=True)[1] if n else found.long()
+    return torch.unique(groups.to(device), return_inverse=True)[1] if n else groups.long()
 
 
 def _squares(
-    x: Tensor, z: Tensor, same: Tensor | None, before: Metric, after: Metric, factor: float, rows: slice | None = None
-) -> Tensor:
+    x: Tensor, z: Tensor, *, groups: Tensor | None, before: PairMetric, after: PairMetric, factor: float,
+    rows: slice | None = None,
+) -> Tensor:  # fmt: skip
     """The sum of squares over all pairs, or over those whose first sample is in ``rows``."""
     gap = _distances(x, before, rows) - factor * _distances(z, after, rows)
-    if same is not None:
-        within = (same if rows is None else same[rows])[:, None] == same[None]
+    if groups is not None:
+        within = (groups if rows is None else groups[rows])[:, None] == groups[None]
         # Not a product: a distance between parts may be infinite (no path), and does not count.
         gap = torch.where(within, gap, 0.0)
-    if not (_local(before) and _local(after)) and not bool(torch.isfinite(gap.detach()).all()):
+    if not (_local(before) and _local(after)) and not all_finite(gap):
         raise ValueError(
             "isometric_loss: metric must give finite distances within every group, got others. In a graph of nearest "
             "neighbours they are points that no path joins: take functools.partial(geodesic, neighbours=…) with more."
@@ -152,7 +139,7 @@ def _squares(
     return gap.square().sum()
 
 
-def _distances(points: Tensor, metric: Metric, rows: slice | None) -> Tensor:
+def _distances(points: Tensor, metric: PairMetric, rows: slice | None) -> Tensor:
     if metric == "euclidean":
         return euclidean(points, rows=rows)
     if metric == "cosine":
@@ -162,30 +149,49 @@ def _distances(points: Tensor, metric: Metric, rows: slice | None) -> Tensor:
     if metric == "precomputed":
         return points if rows is None else points[rows]
     assert not isinstance(metric, str)
-    found = metric(points)
+    matrix = metric(points)
     n = len(points)
-    if not isinstance(found, Tensor) or found.shape != (n, n):
-        got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(matrix, Tensor) or matrix.shape != (n, n):
+        got = list(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
         raise ValueError(f"isometric_loss: metric must give distances [{n}, {n}], got {got}. It takes points [n, d].")
     # The diagonal is 0 whatever a function says: its slope (of a plain square root: NaN) must not count.
-    every = torch.eye(n, dtype=torch.bool, device=found.device)
-    return torch.where(every, 0.0, found)
+    return torch.where(torch.eye(n, dtype=torch.bool, device=matrix.device), 0.0, matrix)
 
 
-def _local(metric: Metric) -> bool:
+def _local(metric: PairMetric) -> bool:
     """Whether the distances of some points do not depend on the others."""
     return metric in ("euclidean", "cosine", "precomputed")
 
 
-def _metric(argument: str, metric: Metric) -> Metric:
-    if not callable(metric) and metric not in get_args(Named):
-        known = ", ".join(get_args(Named))
-        raise ValueError(f"isometric_loss: {argument} must be {known} or a function, got {metric!r}. Try 'euclidean'.")
-    return metric
+def _metrics(metric: PairMetric, output_metric: PairMetric | None) -> tuple[PairMetric, PairMetric]:
+    """The metrics of both sides, checked."""
+    for argument, value in (("metric", metric), ("output_metric", output_metric)):
+        if value is not None and not callable(value) and value not in get_args(MetricName):
+            names = ", ".join(get_args(MetricName))
+            raise ValueError(
+                f"isometric_loss: {argument} must be {names} or a function, got {value!r}. Try 'euclidean'."
+            )
+    if output_metric == "precomputed":
+        raise ValueError("isometric_loss: output_metric must be made from z, got 'precomputed'. Leave it out.")
+    if output_metric is not None:
+        return metric, output_metric
+    return metric, "euclidean" if metric == "precomputed" else metric
 
 
-def _points(argument: str, given: Tensor | np.ndarray) -> Tensor:
-    points = given if isinstance(given, Tensor) else torch.as_tensor(np.ascontiguousarray(given))
+def _check_chunk(chunk: int | None, before: PairMetric, after: PairMetric) -> None:
+    if chunk is None:
+        return
+    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+        raise ValueError(f"isometric_loss: chunk must be a whole number of at least 1, got {chunk!r}. Try 512.")
+    if not (_local(before) and _local(after)):
+        raise ValueError(
+            "isometric_loss: chunk must go with euclidean, cosine or precomputed distances, whose rows stand alone, "
+            "got another metric. Leave out chunk."
+        )
+
+
+def _points(argument: str, samples: Tensor | np.ndarray) -> Tensor:
+    points = samples if isinstance(samples, Tensor) else torch.as_tensor(np.ascontiguousarray(samples))
     if points.ndim < 1 or points.is_complex():
         raise ValueError(
             f"isometric_loss: {argument} must be real samples [n, …], got shape {list(points.shape)} of "
@@ -196,9 +202,7 @@ def _points(argument: str, given: Tensor | np.ndarray) -> Tensor:
     points = points.reshape(len(points), -1)
     if points.dtype not in (torch.float32, torch.float64):
         points = points.float()
-    # A sum shows NaN and infinity in one quick pass; only where it is not finite (or too large) is each number asked.
-    values = points.detach()
-    if not bool(torch.isfinite(values.sum())) and not bool(torch.isfinite(values).all()):
+    if not all_finite(points):
         raise ValueError(
             f"isometric_loss: {argument} must be finite, got NaN or infinity. Look at the layer before it, or lower "
             "the learning rate."

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lisse.networks.isometric.loss import Groups, Metric, Scaling, isometric_loss
+from lisse.networks.isometric.loss import Groups, LossScaling, PairMetric, isometric_loss
 from lisse.networks.zoo import seeded
 from lisse.networks.zoo.fully_connected import FullyConnected
 
 Activation = Literal["tanh", "relu"]
 Start = Literal["default", "orthogonal"]
-On = Literal["hidden", "logits"]
+_Layer = Literal["hidden", "logits"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class LocallyIsometric(FullyConnected):
         *,
         activation: Activation = "tanh",
         start: Start = "default",
-        on: On = "hidden",
+        on: _Layer = "hidden",
         linear_end: bool = False,
         seed: int = 0,
     ) -> None:
@@ -68,7 +68,7 @@ class LocallyIsometric(FullyConnected):
         for name, size in (("in_dim", in_dim), *(("hidden", width) for width in widths), ("classes", classes)):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ValueError(f"LocallyIsometric: {name} must be whole and at least 1, got {size!r}.")
-        for name, value, kinds in (("activation", activation, Activation), ("start", start, Start), ("on", on, On)):
+        for name, value, kinds in (("activation", activation, Activation), ("start", start, Start), ("on", on, _Layer)):
             if value not in get_args(kinds):
                 words = " or ".join(repr(kind) for kind in get_args(kinds))
                 raise ValueError(f"LocallyIsometric: {name} must be {words}, got {value!r}.")
@@ -91,8 +91,8 @@ class LocallyIsometric(FullyConnected):
 
     def representation(self, x: Tensor) -> Tensor:
         """The last hidden layer ``[n, hidden[-1]]``."""
-        found: Tensor = self.blocks(self.flatten(x))
-        return found
+        hidden: Tensor = self.blocks(self.flatten(x))
+        return hidden
 
     def loss(
         self,
@@ -100,19 +100,19 @@ class LocallyIsometric(FullyConnected):
         targets: Tensor,
         *,
         groups: Groups | None = None,
-        whole: bool = False,
+        all_pairs: bool = False,
         alpha: float = 1.0,
         beta: float = 1.0,
-        metric: Metric = "euclidean",
-        scaling: Scaling = "paper",
+        metric: PairMetric = "euclidean",
+        scaling: LossScaling = "paper",
         fixed_input: bool = True,
         distances: Tensor | None = None,
     ) -> IsometricLoss:
         r"""Mean cross-entropy with ``targets`` and the isometric loss from ``x`` to the representation.
 
-        Distances are kept within ``groups`` (default: the classes of ``targets``), or with ``whole`` between all pairs:
-        global isometry. ``beta`` 0 is the plain classifier, and costs no distances. ``distances`` ``[n, n]``: those of
-        x, where they are known. The other options are those of :func:`isometric_loss`.
+        Distances are kept within ``groups`` (default: the classes of ``targets``), or with ``all_pairs`` between all of
+        them: global isometry. ``beta`` 0 is the plain classifier, and costs no distances. ``distances`` ``[n, n]``:
+        those of x, where they are known. The other options are those of :func:`isometric_loss`.
         """
         hidden = self.representation(x)
         logits: Tensor = self.head(hidden)
@@ -122,17 +122,16 @@ class LocallyIsometric(FullyConnected):
         if not self._looked:
             self._looked = True
             self._look(x)
-        kept = None if whole else targets if groups is None else groups
-        iso = isometric_loss(
+        isometric = isometric_loss(
             x if distances is None else distances,
             hidden if self.on == "hidden" else logits,
-            kept,
+            None if all_pairs else targets if groups is None else groups,
             metric=metric if distances is None else "precomputed",
             output_metric=None if distances is None else metric,
             scaling=scaling,
             fixed_input=fixed_input,
         )
-        return IsometricLoss(alpha * entropy + beta * iso, entropy, iso)
+        return IsometricLoss(alpha * entropy + beta * isometric, entropy, isometric)
 
     def _look(self, x: Tensor) -> None:
         """Warn where the data are larger than tanh can represent."""

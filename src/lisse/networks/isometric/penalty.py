@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lisse import taps
-from lisse.networks.isometric.loss import Metric, Scaling, isometric_loss
+from lisse.maths.given import all_finite
+from lisse.networks.isometric.loss import LossScaling, PairMetric, isometric_loss
 
 Within = Literal["labels", "all"] | Callable[[Any], Tensor]
 
@@ -48,8 +48,8 @@ class IsometricTerm:
 
     within: Within = "labels"
     source: str | None = None
-    metric: Metric = "euclidean"
-    scaling: Scaling = "paper"
+    metric: PairMetric = "euclidean"
+    scaling: LossScaling = "paper"
     relative: bool = False
 
     def __post_init__(self) -> None:
@@ -67,8 +67,7 @@ class IsometricTerm:
     def __call__(self, activations: Mapping[str, Tensor], batch: BatchLike) -> Tensor:
         """One number: the mean over layers."""
         before, layers = self._source(activations, batch)
-        finite = all(bool(torch.isfinite(one.detach()).all()) for one in (before, *layers))
-        if not finite:
+        if not all(map(all_finite, (before, *layers))):
             return sum((layer.float().sum() for layer in layers), torch.zeros(())) * torch.nan
         groups = self._groups(batch)
         losses = []
@@ -86,10 +85,10 @@ class IsometricTerm:
                     f"IsometricTerm: source must be one of the layers, got {self.source!r} of "
                     f"{', '.join(activations)}. Name it in layers too."
                 )
-            rest = [layer for name, layer in activations.items() if name != self.source]
-            if not rest:
+            layers = [layer for name, layer in activations.items() if name != self.source]
+            if not layers:
                 raise ValueError("IsometricTerm: layers must hold another layer beside the source, got only that.")
-            return activations[self.source].detach(), rest
+            return activations[self.source].detach(), layers
         inputs = batch.inputs
         if isinstance(inputs, Mapping):
             floating = [v for v in inputs.values() if isinstance(v, Tensor) and v.is_floating_point() and v.ndim > 1]
@@ -106,14 +105,14 @@ class IsometricTerm:
     def _groups(self, batch: BatchLike) -> Tensor | None:
         if self.within == "all":
             return None
-        found = batch.targets if self.within == "labels" else self.within(batch)
-        if not isinstance(found, Tensor) or found.ndim != 1:
+        labels = batch.targets if self.within == "labels" else self.within(batch)
+        if not isinstance(labels, Tensor) or labels.ndim != 1:
+            got = list(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
             raise ValueError(
-                "IsometricTerm: the batch must have one label per sample, got "
-                f"{list(found.shape) if isinstance(found, Tensor) else type(found).__name__}. Use within='all', or a "
-                "function of the batch that gives them."
+                f"IsometricTerm: the batch must have one label per sample, got {got}. Use within='all', or a function "
+                "of the batch that gives them."
             )
-        return found
+        return labels
 
 
 def _spread(points: Tensor) -> Tensor:
@@ -160,41 +159,35 @@ class Isometrically(nn.Module):
             names.append(self.term.source)
         self.taps = tuple(taps.find(network, example, layers=names))
         self._inputs: Any = None
-        self._seen: dict[str, Tensor] = {}
+        self._activations: dict[str, Tensor] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the network gives, with its layers read on the way."""
-        with self._reading():
+        activations: dict[str, Tensor] = {}
+
+        def on(tap: taps.Tap, activation: Tensor) -> None:
+            half = activation.dtype in (torch.float16, torch.bfloat16)
+            activations[tap.name] = activation.float() if half else activation.clone()
+
+        with taps.tapped(self.network, self.taps, on):
             output = self.network(*args, **kwargs)
+        self._activations = activations
         self._inputs = args[0] if args else {k: v for k, v in kwargs.items() if k != "labels"}
-        labels = kwargs.get("labels")
-        own = output.get("loss") if isinstance(output, Mapping) else None
-        if self.training and isinstance(own, Tensor) and self.weight:
-            output["loss"] = own + self.weight * self._value(labels)
+        loss = output.get("loss") if isinstance(output, Mapping) else None
+        if self.training and isinstance(loss, Tensor) and self.weight:
+            output["loss"] = loss + self.weight * self._value(kwargs.get("labels"))
         return output
 
     def penalty(self, targets: Tensor | None = None) -> Tensor:
         """``weight`` times the isometric loss of the last call, with gradient; ``targets`` are its labels ``[n]``."""
-        if not self._seen:
+        if not self._activations:
             raise RuntimeError(
                 "Isometrically: penalty must follow a call of the network, got none. Run model(x) first."
             )
         return self.weight * self._value(targets)
 
     def _value(self, targets: Tensor | None) -> Tensor:
-        return self.term(self._seen, _Batch(self._inputs, targets))
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        seen: dict[str, Tensor] = {}
-
-        def on(tap: taps.Tap, activation: Tensor) -> None:
-            half = activation.dtype in (torch.float16, torch.bfloat16)
-            seen[tap.name] = activation.float() if half else activation.clone()
-
-        with taps.tapped(self.network, self.taps, on):
-            yield
-        self._seen = seen
+        return self.term(self._activations, _Batch(self._inputs, targets))
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lisse.networks.isometric.loss import Metric, Scaling, isometric_loss
+from lisse.networks.isometric.loss import LossScaling, PairMetric, isometric_loss
 from lisse.networks.isometric.network import IsometricLoss, LocallyIsometric
 from lisse.networks.zoo import seeded
-
-Classifier = Literal["separate", "shared"]
 
 
 class StackedIsometric(nn.Module):
@@ -39,39 +37,39 @@ class StackedIsometric(nn.Module):
         stages: Sequence[LocallyIsometric],
         *,
         grad_depth: int | None = 0,
-        classifier: Classifier = "separate",
+        classifier: Literal["separate", "shared"] = "separate",
         seed: int = 0,
     ) -> None:
         super().__init__()
-        given = list(stages)
-        if not given or not all(isinstance(stage, LocallyIsometric) for stage in given):
-            kinds = ", ".join(type(stage).__name__ for stage in given) or "none"
+        stages = list(stages)
+        if not stages or not all(isinstance(stage, LocallyIsometric) for stage in stages):
+            kinds = ", ".join(type(stage).__name__ for stage in stages) or "none"
             raise TypeError(
                 f"StackedIsometric: stages must be LocallyIsometric networks, got {kinds}. Give at least one."
             )
-        for place, (first, second) in enumerate(itertools.pairwise(given)):
+        for index, (first, second) in enumerate(itertools.pairwise(stages)):
             if first.hidden[-1] != second.in_dim:
                 raise ValueError(
-                    f"StackedIsometric: stage {place + 1} must take the {first.hidden[-1]} numbers of stage {place}, "
+                    f"StackedIsometric: stage {index + 1} must take the {first.hidden[-1]} numbers of stage {index}, "
                     f"got in_dim={second.in_dim}. Make it LocallyIsometric({first.hidden[-1]}, …)."
                 )
-        whole = isinstance(grad_depth, int) and not isinstance(grad_depth, bool) and grad_depth >= 0
-        if grad_depth is not None and not whole:
+        depth = isinstance(grad_depth, int) and not isinstance(grad_depth, bool) and grad_depth >= 0
+        if grad_depth is not None and not depth:
             raise ValueError(f"StackedIsometric: grad_depth must be 0, 1, … or None (all), got {grad_depth!r}.")
         if classifier not in ("separate", "shared"):
             raise ValueError(f"StackedIsometric: classifier must be 'separate' or 'shared', got {classifier!r}.")
-        self.stages = nn.ModuleList(given)
+        self.stages = nn.ModuleList(stages)
         self.grad_depth = grad_depth
         self.shared: nn.Linear | None = None
         if classifier == "shared":
-            widths = sorted({stage.hidden[-1] for stage in given})
+            widths = sorted({stage.hidden[-1] for stage in stages})
             if len(widths) > 1:
                 raise ValueError(
                     f"StackedIsometric: classifier 'shared' needs stages of one width, got {widths}. Use 'separate'."
                 )
             with seeded(seed):
-                self.shared = nn.Linear(widths[0], max(stage.classes for stage in given))
-            for stage in given:
+                self.shared = nn.Linear(widths[0], max(stage.classes for stage in stages))
+            for stage in stages:
                 stage.head.requires_grad_(False)  # not used: no optimiser should decay it, no test miss its gradient
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,8 +92,8 @@ class StackedIsometric(nn.Module):
         *,
         alpha: float = 1.0,
         beta: float = 1.0,
-        metric: Metric = "euclidean",
-        scaling: Scaling = "paper",
+        metric: PairMetric = "euclidean",
+        scaling: LossScaling = "paper",
         fixed_input: bool | None = None,
         distances: Tensor | None = None,
     ) -> tuple[IsometricLoss, ...]:
@@ -109,25 +107,25 @@ class StackedIsometric(nn.Module):
                 f"StackedIsometric: targets must hold labels for each of {len(self.stages)} stages, got {len(targets)}."
                 " Coarser labels come first: [y // 4, y // 2, y]."
             )
-        found = []
+        losses = []
         for k, (labels, (before, hidden)) in enumerate(zip(targets, self._chain(x), strict=True)):
             logits = self._classified(k, hidden)
             entropy = functional.cross_entropy(logits, labels)
             if beta == 0:
-                found.append(IsometricLoss(alpha * entropy, entropy, torch.zeros_like(entropy)))
+                losses.append(IsometricLoss(alpha * entropy, entropy, torch.zeros_like(entropy)))
                 continue
-            known = distances is not None and k == 0
-            iso = isometric_loss(
-                distances if known and distances is not None else before,
+            lengths = distances if k == 0 else None
+            isometric = isometric_loss(
+                before if lengths is None else lengths,
                 hidden if self._at(k).on == "hidden" else logits,
                 labels,
-                metric="precomputed" if known else metric,
-                output_metric=metric if known else None,
+                metric=metric if lengths is None else "precomputed",
+                output_metric=None if lengths is None else metric,
                 scaling=scaling,
                 fixed_input=not before.requires_grad if fixed_input is None else fixed_input,
             )
-            found.append(IsometricLoss(alpha * entropy + beta * iso, entropy, iso))
-        return tuple(found)
+            losses.append(IsometricLoss(alpha * entropy + beta * isometric, entropy, isometric))
+        return tuple(losses)
 
     def _at(self, k: int) -> LocallyIsometric:
         stage = self.stages[k]
@@ -141,8 +139,8 @@ class StackedIsometric(nn.Module):
         for k in range(len(self.stages)):
             first = max(0, k - (self.grad_depth or 0)) if stops else k
             before = starts[first]
-            for place in range(first, k):
-                before = self._at(place).representation(before)
+            for index in range(first, k):
+                before = self._at(index).representation(before)
             hidden = self._at(k).representation(before)
             starts.append(hidden.detach() if stops else hidden)
             yield before, hidden

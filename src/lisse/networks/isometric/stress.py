@@ -21,19 +21,19 @@ _NEAR = {torch.float64: 1e-6, torch.float32: 1e-3}
 def stress(
     x: Tensor,
     z: Tensor,
-    same: Tensor | None,
+    groups: Tensor | None,
     *,
-    known: bool,
+    distances: bool,
     factor: float,
     chunk: int | None,
     plain: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    r""":math:`\sum_{ij} G_{ij} (D^x_{ij} - s D^z_{ij})^2`; ``known``: x holds the distances :math:`D^x` themselves.
+    r""":math:`\sum_{ij} G_{ij} (D^x_{ij} - s D^z_{ij})^2`; ``distances``: x holds :math:`D^x` itself.
 
     The gradients are made while the distances are there, so that what waits for the backward pass is as large as x and
     z, not n². ``plain`` is the same sum in differentiable steps, for second derivatives.
     """
-    return _Stress.apply(x, z, same, known, factor, chunk, plain)
+    return _Stress.apply(x, z, groups, distances, factor, chunk, plain)
 
 
 class _Stress(torch.autograd.Function):
@@ -42,8 +42,8 @@ class _Stress(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         z: Tensor,
-        same: Tensor | None,
-        known: bool,
+        groups: Tensor | None,
+        distances: bool,
         factor: float,
         chunk: int | None,
         plain: Callable[[Tensor, Tensor], Tensor],
@@ -51,11 +51,11 @@ class _Stress(torch.autograd.Function):
         into_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         into_z = torch.zeros_like(z) if ctx.needs_input_grad[1] else None
         total = torch.zeros((), dtype=torch.float64, device=z.device)
-        for part, labels in _parts(same, len(z)):
-            xs = x if part is None else x[part][:, part] if known else x[part]
+        for part, labels in _parts(groups, len(z)):
+            xs = x if part is None else x[part][:, part] if distances else x[part]
             zs = z if part is None else z[part]
-            for rows, before, after in _pairs(xs, zs, known, chunk):
-                total += _block(xs, zs, labels, rows, before, after, known, factor, part, into_x, into_z)
+            for rows, before, after in _pairs(xs, zs, distances, chunk):
+                total += _block(xs, zs, labels, rows, before, after, distances, factor, part, into_x, into_z)
         ctx.plain = plain
         ctx.save_for_backward(x, z, into_x, into_z)
         return total.to(z.dtype)
@@ -65,35 +65,35 @@ class _Stress(torch.autograd.Function):
         x, z, into_x, into_z = ctx.saved_tensors
         none = (None,) * 5
         if torch.is_grad_enabled():  # asked for with create_graph: in steps that can be differentiated again
-            wanted = [one for one, into in ((x, into_x), (z, into_z)) if into is not None]
-            found = iter(torch.autograd.grad(ctx.plain(x, z), wanted, gradients[0], create_graph=True))
-            return *(None if into is None else next(found) for into in (into_x, into_z)), *none
+            leaves = [leaf for leaf, into in ((x, into_x), (z, into_z)) if into is not None]
+            slopes = iter(torch.autograd.grad(ctx.plain(x, z), leaves, gradients[0], create_graph=True))
+            return *(None if into is None else next(slopes) for into in (into_x, into_z)), *none
         return *(None if into is None else gradients[0] * into for into in (into_x, into_z)), *none
 
 
-def _parts(same: Tensor | None, n: int) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+def _parts(groups: Tensor | None, n: int) -> Iterator[tuple[Tensor | None, Tensor | None]]:
     """``(indices, labels)``: one part per class where classes are large, else all points with their labels."""
-    if same is None:
+    if groups is None:
         yield None, None
         return
-    counts = torch.bincount(same)
+    counts = torch.bincount(groups)
     if n < _BLOCK * len(counts):
-        yield None, same
+        yield None, groups
         return
-    for part in torch.argsort(same, stable=True).split(counts.tolist()):
+    for part in torch.argsort(groups, stable=True).split(counts.tolist()):
         if len(part) > 1:
             yield part, None
 
 
-def _pairs(xs: Tensor, zs: Tensor, known: bool, chunk: int | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def _pairs(xs: Tensor, zs: Tensor, distances: bool, chunk: int | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Rows, and the distances of these rows before and after."""
     n = len(zs)
     if n < 2:
         return
     if chunk is None or chunk >= n:
-        yield slice(0, n), xs if known else _matrix(xs), _matrix(zs)
+        yield slice(0, n), xs if distances else _matrix(xs), _matrix(zs)
         return
-    x_squares, z_squares = None if known else Squares(xs), Squares(zs)
+    x_squares, z_squares = None if distances else Squares(xs), Squares(zs)
     for start in range(0, n, chunk):
         rows = slice(start, min(start + chunk, n))
         index = torch.arange(rows.start, rows.stop, device=zs.device)
@@ -108,12 +108,12 @@ def _matrix(points: Tensor) -> Tensor:
     centred = points - points.mean(0)
     norms = centred.square().sum(1)
     sums = norms[:, None] + norms
-    found = torch.addmm(sums, centred, centred.T, alpha=-2.0).fill_diagonal_(torch.inf)
+    squares = torch.addmm(sums, centred, centred.T, alpha=-2.0).fill_diagonal_(torch.inf)
     share = _NEAR[points.dtype]
-    if float(found.min()) <= 2 * share * float(norms.max()):
-        first, second = (found <= sums.mul_(share)).nonzero(as_tuple=True)
-        found[first, second] = pair_lengths(points, first, second).square_().to(found.dtype)
-    return found.sqrt_().fill_diagonal_(0.0)
+    if float(squares.min()) <= 2 * share * float(norms.max()):
+        first, second = (squares <= sums.mul_(share)).nonzero(as_tuple=True)
+        squares[first, second] = pair_lengths(points, first, second).square_().to(squares.dtype)
+    return squares.sqrt_().fill_diagonal_(0.0)
 
 
 def _roots(squares: Squares, index: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def _block(
     rows: slice,
     before: Tensor,
     after: Tensor,
-    known: bool,
+    distances: bool,
     factor: float,
     part: Tensor | None,
     into_x: Tensor | None,
@@ -143,9 +143,9 @@ def _block(
     if into_z is not None:
         into_z[where if part is None else part[where]] = _pull(gap, after, zs, rows, -4 * factor)
     if into_x is not None:
-        if known:  # the distances themselves
-            place = (where[:, None], torch.arange(len(zs), device=zs.device)[None])
-            into_x[place if part is None else (part[place[0]], part[place[1]])] = 2 * gap
+        if distances:
+            index = (where[:, None], torch.arange(len(zs), device=zs.device)[None])
+            into_x[index if part is None else (part[index[0]], part[index[1]])] = 2 * gap
         else:
             into_x[where if part is None else part[where]] = _pull(gap, before, xs, rows, 4.0)
     return total
@@ -153,8 +153,8 @@ def _block(
 
 def _pull(gap: Tensor, distances: Tensor, points: Tensor, rows: slice, factor: float) -> Tensor:
     r""":math:`c \sum_j H_{kj} (p_k - p_j)/d_{kj}` for k in rows, 0 where the distance is 0."""
-    own = torch.arange(rows.start, rows.stop, device=points.device)
-    distances[own - rows.start, own] = torch.inf
+    diagonal = torch.arange(rows.start, rows.stop, device=points.device)
+    distances[diagonal - rows.start, diagonal] = torch.inf
     if float(distances.min()) == 0:
         distances.masked_fill_(distances == 0, torch.inf)
     weights = torch.div(gap, distances, out=distances)

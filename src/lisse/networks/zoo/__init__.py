@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -27,45 +28,57 @@ from lisse.networks.zoo import (
 )
 from lisse.networks.zoo.options import MOST_PARAMETERS
 
+#: Every network: its builder with what makes it this one. ``zoo:NAME?option=…`` changes the other options.
 NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     # TopoLip, Table 1
-    "attention_small": attention_only.attention_small,
-    "attention_large": attention_only.attention_large,
-    "convolution_small": convolutional.convolution_small,
-    "convolution_large": convolutional.convolution_large,
-    "vit_small": vit.vit_small,
-    "vit_base": vit.vit_base,
-    "vit_large": vit.vit_large,
-    "resnet18": resnet.resnet18,
-    "resnet34": resnet.resnet34,
-    "resnet50": resnet.resnet50,
-    "resnet101": resnet.resnet101,
+    "attention_small": partial(attention_only.attention_network, "attention_small", width=128, heads=4),
+    "attention_large": partial(attention_only.attention_network, "attention_large", width=512, heads=12),
+    "convolution_small": partial(convolutional.convolution_network, "convolution_small"),
+    "convolution_large": partial(convolutional.convolution_network, "convolution_large"),
+    "vit_small": partial(vit.vit, "vit_small", width=384, heads=6, depth=12),
+    "vit_base": partial(vit.vit, "vit_base", width=768, heads=12, depth=12),
+    "vit_large": partial(vit.vit, "vit_large", width=1024, heads=16, depth=24),
+    "resnet18": partial(resnet.resnet_of_imagenet, 18),
+    "resnet34": partial(resnet.resnet_of_imagenet, 34),
+    "resnet50": partial(resnet.resnet_of_imagenet, 50),
+    "resnet101": partial(resnet.resnet_of_imagenet, 101),
     # CIFAR ResNets with published weights
-    "resnet20": resnet.resnet20,
-    "resnet32": resnet.resnet32,
-    "resnet44": resnet.resnet44,
-    "resnet56": resnet.resnet56,
+    "resnet20": partial(resnet.resnet_of_cifar, 20),
+    "resnet32": partial(resnet.resnet_of_cifar, 32),
+    "resnet44": partial(resnet.resnet_of_cifar, 44),
+    "resnet56": partial(resnet.resnet_of_cifar, 56),
     # Relative stability toward diffeomorphisms
-    "fc2": fully_connected.fc2,
-    "fc4": fully_connected.fc4,
-    "fc6": fully_connected.fc6,
+    "fc2": partial(fully_connected.fc, 2),
+    "fc4": partial(fully_connected.fc, 4),
+    "fc6": partial(fully_connected.fc, 6),
     "lenet": lenet.lenet,
     "alexnet": lenet.alexnet,
-    "vgg11": vgg.vgg11,
-    "vgg11_bn": vgg.vgg11_bn,
-    "vgg13": vgg.vgg13,
-    "vgg13_bn": vgg.vgg13_bn,
-    "vgg16": vgg.vgg16,
-    "vgg16_bn": vgg.vgg16_bn,
-    "vgg19": vgg.vgg19,
-    "vgg19_bn": vgg.vgg19_bn,
-    "efficientnet_b0": efficientnet.efficientnet_b0,
-    "efficientnet_b2": efficientnet.efficientnet_b2,
+    "vgg11": partial(vgg.vgg_plain, 11),
+    "vgg11_bn": partial(vgg.vgg_bn, 11),
+    "vgg13": partial(vgg.vgg_plain, 13),
+    "vgg13_bn": partial(vgg.vgg_bn, 13),
+    "vgg16": partial(vgg.vgg_plain, 16),
+    "vgg16_bn": partial(vgg.vgg_bn, 16),
+    "vgg19": partial(vgg.vgg_plain, 19),
+    "vgg19_bn": partial(vgg.vgg_bn, 19),
+    "efficientnet_b0": partial(efficientnet.efficientnet, "efficientnet_b0", 1.0, 1.0),
+    "efficientnet_b2": partial(efficientnet.efficientnet, "efficientnet_b2", 1.1, 1.2, dropout=0.3),
     # Isometric representations
     "isometry": fully_connected.isometry,
     # Masked autoencoders
-    "mae_small": mae.mae_small,
-    "mae_base": mae.mae_base,
+    "mae_small": partial(mae.mae, "mae_small"),
+    "mae_base": partial(
+        mae.mae,
+        "mae_base",
+        size=224,
+        patch=16,
+        width=768,
+        heads=12,
+        depth=12,
+        decoder_width=512,
+        decoder_heads=16,
+        decoder_depth=8,
+    ),
     # Regularity of attention: language models, through transformers
     "bert": text.bert,
     "t5": text.t5,
@@ -85,7 +98,7 @@ def settings(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a network: those given, checked, and the defaults of the others (without ``seed``)."""
     if name not in NETWORKS:
         # The beginning of a name stands for its whole family.
-        near = [known for known in NETWORKS if name and known.startswith(name.lower().rstrip("_-"))]
+        near = [other for other in NETWORKS if name and other.startswith(name.lower().rstrip("_-"))]
         near = near or difflib.get_close_matches(name, NETWORKS, n=3, cutoff=0.5)
         advice = (
             f"Did you mean {', '.join(near[:-1])}{' or ' if near[:-1] else ''}{near[-1]}?"
@@ -95,18 +108,18 @@ def settings(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"build: name must be a network of the zoo, got {name!r}. {advice}")
     builder = NETWORKS[name]
     parameters = inspect.signature(builder).parameters
-    hints = typing.get_type_hints(builder)
+    hints = typing.get_type_hints(builder.func if isinstance(builder, partial) else builder)
     for option, value in options.items():
         if option not in parameters:
-            near = difflib.get_close_matches(option, parameters, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(option, [*parameters, "weights", "seed"], n=1, cutoff=0.5)
             advice = f"Did you mean {near[0]}? " if near else ""
             raise ValueError(
                 f"build: options of {name} must be among {', '.join((*parameters, 'seed'))}, got {option!r}. {advice}"
                 "Leave out what you do not want to change."
             )
         if not _fits(value, hints[option]):
-            wanted = _words(hints[option])
-            raise TypeError(f"{name}: {option} must be {wanted}, got {value!r}. Write {option}={wanted}.")
+            rule = _words(hints[option])
+            raise TypeError(f"{name}: {option} must be {rule}, got {value!r}. Write {option}={rule}.")
     return {key: options.get(key, parameter.default) for key, parameter in parameters.items()}
 
 
@@ -115,27 +128,27 @@ def build(name: str, *, seed: int = 0, **options: Any) -> nn.Module:
 
     ``options`` are those of the builder function (``NETWORKS[name]``). The global random state is left as it was.
     """
-    chosen = settings(name, options)
+    complete = settings(name, options)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"build: seed must be an integer in 0..2^63-1, got {seed!r}. Use seed=0.")
     if torch.get_default_device().type != "meta":
         with torch.device("meta"), seeded(seed):
-            count = sum(parameter.numel() for parameter in NETWORKS[name](**chosen).parameters())
+            count = sum(parameter.numel() for parameter in NETWORKS[name](**complete).parameters())
         if count > MOST_PARAMETERS:
-            given = ", ".join(f"{option}={value}" for option, value in options.items())
+            words = ", ".join(f"{option}={value}" for option, value in options.items())
             raise ValueError(
-                f"build: {name} must have at most {MOST_PARAMETERS:,} parameters, got {count:,} with {given} "
+                f"build: {name} must have at most {MOST_PARAMETERS:,} parameters, got {count:,} with {words} "
                 f"({4 * count / 1e9:,.0f} GB). Make it smaller."
             )
     with seeded(seed):
-        return NETWORKS[name](**chosen)
+        return NETWORKS[name](**complete)
 
 
 def _fits(value: Any, hint: Any) -> bool:
     """Whether ``value`` is of the annotated type; an int may stand for a float, a bool never for a number."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, one) for one in typing.get_args(hint))
+        return any(_fits(value, part) for part in typing.get_args(hint))
     if origin is Literal:
         return value in typing.get_args(hint)
     if hint in (int, float):
@@ -145,7 +158,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _words(hint: Any) -> str:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return " or ".join(_words(one) for one in typing.get_args(hint))
+        return " or ".join(_words(part) for part in typing.get_args(hint))
     if typing.get_origin(hint) is Literal:
-        return " or ".join(str(one) for one in typing.get_args(hint))
+        return " or ".join(str(value) for value in typing.get_args(hint))
     return {int: "an integer", float: "a number", bool: "true or false", type(None): "none"}.get(hint, str(hint))

@@ -1,8 +1,9 @@
 """Attention-only networks of TopoLip [chen2024], Table 1: patches, ten attention layers, no MLP, no normalisation.
 
-Heads have full width (Definition 1): 12 heads on d = 512 cannot be split evenly (SPEC E11), and need not be.
-What the paper leaves open is chosen so: patch 4, learned positions, no residual connection (``residual=true`` adds
-it), the mean over tokens and a linear head. Parameters: 40·M·d² + (16c + 1 + t)·d + classes·(d + 1), t tokens.
+Heads have full width (Definition 1): 12 heads on d = 512 cannot be split evenly, and need not be
+(docs/errata.md#topology). What the paper leaves open is chosen so: patch 4, learned positions, no residual connection
+(``residual=true`` adds it), the mean over tokens and a linear head. Parameters: 40·M·d² + (16c + 1 + t)·d +
+classes·(d + 1), t tokens.
 
 ======================  ==================  =============
 name                    configuration       parameters
@@ -19,7 +20,7 @@ import math
 import torch
 from torch import nn
 
-from lisse.networks.zoo.options import divisible, positive
+from lisse.networks.zoo.options import check_divisible, check_sizes
 
 
 class FullWidthAttention(nn.Module):
@@ -97,14 +98,18 @@ class AttentionOnly(nn.Module):
         return logits
 
 
-def _attention(
-    name: str, in_channels: int, size: int, classes: int, width: int, heads: int, depth: int, patch: int,
-    residual: bool, sigma: float | None,
+def attention_network(
+    name: str, *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int, heads: int, depth: int = 10,
+    patch: int = 4, residual: bool = False, sigma: float | None = None,
 ) -> AttentionOnly:  # fmt: skip
-    positive(
+    """An attention-only network of TopoLip's Table 1; ``name`` is what errors call it.
+
+    ``sigma`` draws Q, K, V, W^O from N(0, σ²) as the paper's §4 does; by default they have torch's linear init.
+    """
+    check_sizes(
         name, in_channels=in_channels, size=size, classes=classes, width=width, heads=heads, depth=depth, patch=patch
     )
-    divisible(name, "size", size, "patch", patch)
+    check_divisible(name, "size", size, "patch", patch)
     if sigma is not None and not (math.isfinite(sigma) and sigma > 0):
         raise ValueError(f"{name}: sigma must be positive and finite, got {sigma}. Leave it out for torch's default.")
     network = AttentionOnly(
@@ -116,27 +121,3 @@ def _attention(
                 for linear in (module.query, module.key, module.value, module.out):
                     nn.init.normal_(linear.weight, std=sigma)
     return network
-
-
-def attention_small(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 128, heads: int = 4, depth: int = 10,
-    patch: int = 4, residual: bool = False, sigma: float | None = None,
-) -> AttentionOnly:  # fmt: skip
-    """Attn (small) of TopoLip's Table 1: 10 layers, 4 full-width heads, d = 128; 2,637,194 parameters on 32×32×3.
-
-    ``sigma`` draws Q, K, V, W^O from N(0, σ²) as the paper's §4 does; by default they have torch's linear init.
-    """
-    return _attention(
-        "attention_small", in_channels, size, classes, width, heads, depth, patch, residual, sigma
-    )  # fmt: skip
-
-
-def attention_large(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 512, heads: int = 12, depth: int = 10,
-    patch: int = 4, residual: bool = False, sigma: float | None = None,
-) -> AttentionOnly:  # fmt: skip
-    """Attn (large) of TopoLip's Table 1: 10 layers, 12 full-width heads, d = 512; 125,892,106 parameters on 32×32×3.
-
-    ``sigma`` draws Q, K, V, W^O from N(0, σ²) as the paper's §4 does; by default they have torch's linear init.
-    """
-    return _attention("attention_large", in_channels, size, classes, width, heads, depth, patch, residual, sigma)

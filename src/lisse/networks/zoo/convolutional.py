@@ -1,6 +1,6 @@
 """Convolution-only networks of TopoLip [chen2024], Table 1, with the channel lists as printed.
 
-The text says ten layers; the printed lists hold eight (small) and nine (large) convolutions (SPEC E11). The lists win.
+The text says ten layers; the printed lists hold eight (small) and nine (large) convolutions. The lists win.
 What the paper leaves open is chosen so: 3×3 kernels, padding 1, and stride 2 exactly where the width doubles, so that
 resolution halves as channels double (the rule of VGG and ResNet). Without it the last layer of the large network
 alone would cost 39 GMAC per image. ``downsample=false`` keeps stride 1 everywhere.
@@ -20,10 +20,12 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from lisse.networks.zoo.options import positive
+from lisse.networks.zoo.options import check_sizes
 
-SMALL = (64,) * 8
-LARGE = (64, 64, 128, 128, 256, 512, 1024, 2048, 2048)
+_CHANNELS: dict[str, tuple[int, ...]] = {
+    "convolution_small": (64,) * 8,
+    "convolution_large": (64, 64, 128, 128, 256, 512, 1024, 2048, 2048),
+}
 
 
 class ConvolutionOnly(nn.Module):
@@ -51,17 +53,9 @@ class ConvolutionOnly(nn.Module):
         return logits
 
 
-def convolution_small(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, downsample: bool = True
+def convolution_network(
+    name: str, *, in_channels: int = 3, size: int = 32, classes: int = 10, downsample: bool = True
 ) -> ConvolutionOnly:
-    """Conv (small) of TopoLip's Table 1: eight convolutions of 64 channels, 260,938 parameters on 32×32×3."""
-    positive("convolution_small", in_channels=in_channels, size=size, classes=classes)
-    return ConvolutionOnly(in_channels, SMALL, classes, downsample=downsample)
-
-
-def convolution_large(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, downsample: bool = True
-) -> ConvolutionOnly:
-    """Conv (large) of TopoLip's Table 1: nine convolutions up to 2048 channels, 63,102,794 parameters on 32×32×3."""
-    positive("convolution_large", in_channels=in_channels, size=size, classes=classes)
-    return ConvolutionOnly(in_channels, LARGE, classes, downsample=downsample)
+    """``convolution_small`` or ``convolution_large`` of TopoLip's Table 1."""
+    check_sizes(name, in_channels=in_channels, size=size, classes=classes)
+    return ConvolutionOnly(in_channels, _CHANNELS[name], classes, downsample=downsample)

@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lisse.networks.zoo.options import above_zero, positive
+from lisse.networks.zoo.options import check_above_zero, check_sizes
 
 # [tan2019] Table 1: expansion, channels, blocks, kernel, stride of each stage of B0.
-STAGES = (
+_STAGES = (
     (1, 16, 1, 3, 1),
     (6, 24, 2, 3, 2),
     (6, 40, 2, 5, 2),
@@ -90,8 +90,8 @@ class StochasticDepth(nn.Module):
         """``branch`` [n, …] to [n, …]; the identity in evaluation mode."""
         if not self.training or self.p == 0:
             return branch
-        kept = torch.rand(len(branch), *(1,) * (branch.dim() - 1), device=branch.device) >= self.p
-        return branch * kept / (1 - self.p)
+        survivors = torch.rand(len(branch), *(1,) * (branch.dim() - 1), device=branch.device) >= self.p
+        return branch * survivors / (1 - self.p)
 
 
 class DepthwiseSeparable(nn.Module):
@@ -158,15 +158,15 @@ class EfficientNet(nn.Module):
         self.conv_stem = _convolution(in_channels, c, 3, stem_stride, 1, padding)
         self.bn1 = nn.BatchNorm2d(c, eps=bn_eps)
         self.act1 = nn.SiLU()
-        total = sum(math.ceil(blocks * depth) for _, _, blocks, _, _ in STAGES)
+        total = sum(math.ceil(blocks * depth) for _, _, blocks, _, _ in _STAGES)
         stages: list[nn.Module] = []
-        done = 0
-        for expansion, channels, blocks, kernel, stride in STAGES:
+        index = 0
+        for expansion, channels, blocks, kernel, stride in _STAGES:
             c_out = _scaled_width(channels, width)
             stage: list[nn.Module] = []
             for k in range(math.ceil(blocks * depth)):
                 step = stride if k == 0 else 1
-                drop = drop_path * done / total
+                drop = drop_path * index / total
                 if expansion == 1:
                     block: nn.Module = DepthwiseSeparable(
                         c, c_out, kernel, step, padding=padding, bn_eps=bn_eps, drop=drop
@@ -176,7 +176,7 @@ class EfficientNet(nn.Module):
                         c, c_out, kernel, step, expansion, padding=padding, bn_eps=bn_eps, drop=drop
                     )
                 stage.append(block)
-                c, done = c_out, done + 1
+                c, index = c_out, index + 1
             stages.append(nn.Sequential(*stage))
         self.blocks = nn.Sequential(*stages)
         wide = _scaled_width(1280, width)
@@ -199,12 +199,14 @@ class EfficientNet(nn.Module):
         return logits
 
 
-def _efficientnet(
-    name: str, width: float, depth: float, in_channels: int, size: int, classes: int, stem_stride: int,
-    padding: Padding, bn_eps: float, dropout: float, drop_path: float,
+def efficientnet(
+    name: str, width: float, depth: float, *, in_channels: int = 3, size: int = 32, classes: int = 10,
+    stem_stride: int = 1, padding: Padding = "symmetric", bn_eps: float = 1e-5, dropout: float = 0.2,
+    drop_path: float = 0.2,
 ) -> EfficientNet:  # fmt: skip
-    positive(name, in_channels=in_channels, size=size, classes=classes, stem_stride=stem_stride)
-    above_zero(name, bn_eps=bn_eps)
+    """An EfficientNet ``width`` times as wide and ``depth`` times as deep as B0; ``name`` is what errors call it."""
+    check_sizes(name, in_channels=in_channels, size=size, classes=classes, stem_stride=stem_stride)
+    check_above_zero(name, bn_eps=bn_eps)
     for option, p in (("dropout", dropout), ("drop_path", drop_path)):
         if not 0 <= p < 1:
             raise ValueError(f"{name}: {option} must lie in [0, 1), got {p}. Use 0 to switch it off.")
@@ -212,23 +214,3 @@ def _efficientnet(
         width, depth, in_channels, classes, stem_stride=stem_stride, padding=padding, bn_eps=bn_eps, dropout=dropout,
         drop_path=drop_path,
     )  # fmt: skip
-
-
-def efficientnet_b0(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, stem_stride: int = 1, padding: Padding = "symmetric",
-    bn_eps: float = 1e-5, dropout: float = 0.2, drop_path: float = 0.2,
-) -> EfficientNet:  # fmt: skip
-    """EfficientNet-B0 ([tan2019]; width 1, depth 1): 4,020,358 parameters with 10 classes, 5,288,548 with 1000."""
-    return _efficientnet(
-        "efficientnet_b0", 1.0, 1.0, in_channels, size, classes, stem_stride, padding, bn_eps, dropout, drop_path
-    )
-
-
-def efficientnet_b2(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, stem_stride: int = 1, padding: Padding = "symmetric",
-    bn_eps: float = 1e-5, dropout: float = 0.3, drop_path: float = 0.2,
-) -> EfficientNet:  # fmt: skip
-    """EfficientNet-B2 ([tan2019]; width 1.1, depth 1.2): 7,715,084 parameters with 10 classes, 9,109,994 with 1000."""
-    return _efficientnet(
-        "efficientnet_b2", 1.1, 1.2, in_channels, size, classes, stem_stride, padding, bn_eps, dropout, drop_path
-    )

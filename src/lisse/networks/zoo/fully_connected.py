@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from lisse.networks.zoo.options import positive
+from lisse.networks.zoo.options import check_sizes
 
 
 class FullyConnected(nn.Module):
@@ -44,48 +44,27 @@ def _fully_connected(
     name: str, depth: int, width: int, in_channels: int, size: int, classes: int, features: int | None,
     activation: type[nn.Module],
 ) -> FullyConnected:  # fmt: skip
-    positive(name, in_channels=in_channels, size=size, classes=classes, width=width, depth=depth)
+    check_sizes(name, in_channels=in_channels, size=size, classes=classes, width=width, depth=depth)
     if features is not None:
-        positive(name, features=features)
+        check_sizes(name, features=features)
     inputs = in_channels * size * size if features is None else features
     return FullyConnected(inputs, (width,) * depth, classes, activation=activation)
 
 
-def fc2(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, features: int | None = None, width: int = 64
+def fc(
+    depth: int, *, in_channels: int = 3, size: int = 32, classes: int = 10, features: int | None = None, width: int = 64
 ) -> FullyConnected:
-    """Two hidden ReLU layers of 64 ([petrini2021], FullConn-L2). ``features=d`` takes vectors [n, d], not images."""
-    return _fully_connected("fc2", 2, width, in_channels, size, classes, features, nn.ReLU)
-
-
-def fc4(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, features: int | None = None, width: int = 64
-) -> FullyConnected:
-    """Four hidden ReLU layers of 64 ([petrini2021] §3, FullConn-L4). ``features=d`` takes vectors [n, d]."""
-    return _fully_connected("fc4", 4, width, in_channels, size, classes, features, nn.ReLU)
-
-
-def fc6(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, features: int | None = None, width: int = 64
-) -> FullyConnected:
-    """Six hidden ReLU layers of 64 ([petrini2021], FullConn-L6). ``features=d`` takes vectors [n, d]."""
-    return _fully_connected("fc6", 6, width, in_channels, size, classes, features, nn.ReLU)
+    """``depth`` hidden ReLU layers of 64 ([petrini2021] §3, FullConn-L2, -L4, -L6). ``features=d`` takes vectors."""
+    return _fully_connected(f"fc{depth}", depth, width, in_channels, size, classes, features, nn.ReLU)
 
 
 def isometry(
-    *,
-    in_channels: int = 1,
-    size: int = 28,
-    classes: int = 10,
-    features: int | None = None,
-    width: int = 100,
-    depth: int = 4,
-    activation: Literal["tanh", "relu"] = "tanh",
-) -> FullyConnected:
+    *, in_channels: int = 1, size: int = 28, classes: int = 10, features: int | None = None, width: int = 100,
+    depth: int = 4, activation: Literal["tanh", "relu"] = "tanh",
+) -> FullyConnected:  # fmt: skip
     """The network of [beshkov2022]: 4 hidden tanh layers of 100 for MNIST (§2.2), 109,810 parameters.
 
     Its networks for rings and torus are ``isometry?features=3&width=20&classes=2``: [3, 20, 20, 20, 20, 2].
     """
-    return _fully_connected(
-        "isometry", depth, width, in_channels, size, classes, features, {"tanh": nn.Tanh, "relu": nn.ReLU}[activation]
-    )
+    kind = {"tanh": nn.Tanh, "relu": nn.ReLU}[activation]
+    return _fully_connected("isometry", depth, width, in_channels, size, classes, features, kind)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lisse.networks.zoo.options import positive
+from lisse.networks.zoo.options import check_sizes
 
 
 class LeNet(nn.Module):
@@ -81,7 +81,7 @@ def padding_to_32(size: int) -> nn.Module:
 
 def lenet(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> LeNet:
     """LeNet: two convolutions, three fully connected layers; 62,006 parameters on 32×32×3, 44,426 on 28×28×1."""
-    positive("lenet", in_channels=in_channels, size=size, classes=classes)
+    check_sizes("lenet", in_channels=in_channels, size=size, classes=classes)
     if size < 16:
         raise ValueError(
             f"lenet: size must be at least 16, got {size}. Its two 5×5 convolutions leave nothing of less."
@@ -91,5 +91,5 @@ def lenet(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> LeNet:
 
 def alexnet(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> AlexNet:
     """AlexNet in CIFAR form; 23,272,266 parameters on 32×32×3."""
-    positive("alexnet", in_channels=in_channels, size=size, classes=classes)
+    check_sizes("alexnet", in_channels=in_channels, size=size, classes=classes)
     return AlexNet(in_channels, size, classes)

@@ -18,8 +18,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lisse.networks.zoo.options import above_zero, divisible, positive
-from lisse.networks.zoo.vit import Block, PatchEmbedding, Reading
+from lisse.networks.zoo.options import check_above_zero, check_divisible, check_sizes
+from lisse.networks.zoo.vit import Block, PatchEmbedding, ScoreReading
 
 # Added to a patch's variance before its root is taken, where targets are normalised patch by patch ([he2022]'s code).
 PIXEL_EPS = 1e-6
@@ -34,8 +34,8 @@ def sincos_positions(side: int, width: int) -> Tensor:
     """
     omega = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
     along = torch.arange(side, dtype=torch.float64)[:, None] * omega
-    one = torch.cat((along.sin(), along.cos()), dim=1)
-    rows, columns = one.repeat_interleave(side, 0), one.repeat(side, 1)
+    waves = torch.cat((along.sin(), along.cos()), dim=1)
+    rows, columns = waves.repeat_interleave(side, 0), waves.repeat(side, 1)
     return torch.cat((columns, rows), dim=1).to(torch.get_default_dtype())
 
 
@@ -59,7 +59,7 @@ class MaskedAutoencoder(nn.Module):
     def __init__(
         self, in_channels: int, size: int, *, patch: int, width: int, heads: int, depth: int, decoder_width: int,
         decoder_heads: int, decoder_depth: int, mask_ratio: float, norm_pix: bool, positions: bool, eps: float,
-        attention: Reading = "dot", qk_norm: bool = False, hidden: int | None = None,
+        attention: ScoreReading = "dot", qk_norm: bool = False, hidden: int | None = None,
         decoder_hidden: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -128,10 +128,10 @@ class MaskedAutoencoder(nn.Module):
 
     # -- masks -------------------------------------------------------------------------------------------------------
 
-    def kept(self, mask_ratio: float | None = None) -> int:
+    def visible_count(self, mask_ratio: float | None = None) -> int:
         """How many patches stay visible at a ratio."""
         ratio = self.mask_ratio if mask_ratio is None else mask_ratio
-        return visible("MaskedAutoencoder", self.side**2, ratio)
+        return visible_patches("MaskedAutoencoder", self.side**2, ratio)
 
     def _order(self, images: Tensor, noise: Tensor | None) -> Tensor:
         n, p = len(images), self.side**2
@@ -188,43 +188,45 @@ class MaskedAutoencoder(nn.Module):
         """See the class."""
         target = self.target(images)
         order = self._order(images, noise)
-        restore, kept = order.argsort(dim=1), self.kept(mask_ratio)
-        tokens = self.filled(self.encode(images, order[:, :kept]), restore)
+        restore, count = order.argsort(dim=1), self.visible_count(mask_ratio)
+        tokens = self.filled(self.encode(images, order[:, :count]), restore)
         for block in self.decoder_blocks:
             tokens = block(tokens)
         logits = self.painted(tokens)
-        mask = (restore >= kept).to(images.dtype)
+        mask = (restore >= count).to(images.dtype)
         error = (logits - target).square().mean(-1)
         return {"logits": logits, "mask": mask, "ids_restore": restore, "loss": (error * mask).sum() / mask.sum()}
 
 
-def visible(function: str, patches: int, ratio: float) -> int:
+def visible_patches(function: str, patches: int, ratio: float) -> int:
     """⌊p·(1 - ratio)⌋ patches, at least one of them visible and one hidden."""
     if not (isinstance(ratio, (int, float)) and math.isfinite(ratio) and 0 < ratio < 1):
         raise ValueError(f"{function}: mask_ratio must lie in (0, 1), got {ratio}. The paper uses 0.75.")
-    kept = int(patches * (1 - ratio))
-    if not 1 <= kept < patches:
+    count = int(patches * (1 - ratio))
+    if not 1 <= count < patches:
         raise ValueError(
             f"{function}: mask_ratio must leave at least one of the {patches} patches visible and hide one, got "
-            f"{ratio} ({kept} visible). Use 0.75."
+            f"{ratio} ({count} visible). Use 0.75."
         )
-    return kept
+    return count
 
 
-def _mae(
-    name: str, in_channels: int, size: int, patch: int, width: int, heads: int, depth: int, decoder_width: int,
-    decoder_heads: int, decoder_depth: int, mask_ratio: float, norm_pix: bool, positions: bool, eps: float,
-    attention: Reading, qk_norm: bool,
+def mae(
+    name: str, *, in_channels: int = 3, size: int = 32, patch: int = 4, width: int = 192, heads: int = 3,
+    depth: int = 6, decoder_width: int = 128, decoder_heads: int = 4, decoder_depth: int = 4, mask_ratio: float = 0.75,
+    norm_pix: bool = False, positions: bool = True, eps: float = 1e-6, attention: ScoreReading = "dot",
+    qk_norm: bool = False,
 ) -> MaskedAutoencoder:  # fmt: skip
-    positive(
+    """A masked autoencoder, by default for CIFAR: 8×8 patches of 4×4; ``name`` is what errors call it."""
+    check_sizes(
         name, in_channels=in_channels, size=size, patch=patch, width=width, heads=heads, depth=depth,
         decoder_width=decoder_width, decoder_heads=decoder_heads,
     )  # fmt: skip
     if not 0 <= decoder_depth <= 1000:
         raise ValueError(f"{name}: decoder_depth must lie in 0..1000, got {decoder_depth}. The paper uses 8.")
-    divisible(name, "size", size, "patch", patch)
-    divisible(name, "width", width, "heads", heads)
-    divisible(name, "decoder_width", decoder_width, "decoder_heads", decoder_heads)
+    check_divisible(name, "size", size, "patch", patch)
+    check_divisible(name, "width", width, "heads", heads)
+    check_divisible(name, "decoder_width", decoder_width, "decoder_heads", decoder_heads)
     if positions:
         for which, value in (("width", width), ("decoder_width", decoder_width)):
             if value % 4:
@@ -232,36 +234,10 @@ def _mae(
                     f"{name}: {which} must be a multiple of 4 for sine-cosine positions, got {value}. Use "
                     f"{which}={max(4, value - value % 4)}, or positions=false."
                 )
-    above_zero(name, eps=eps)
-    visible(name, (size // patch) ** 2, mask_ratio)
+    check_above_zero(name, eps=eps)
+    visible_patches(name, (size // patch) ** 2, mask_ratio)
     return MaskedAutoencoder(
         in_channels, size, patch=patch, width=width, heads=heads, depth=depth, decoder_width=decoder_width,
         decoder_heads=decoder_heads, decoder_depth=decoder_depth, mask_ratio=mask_ratio, norm_pix=norm_pix,
         positions=positions, eps=eps, attention=attention, qk_norm=qk_norm,
-    )  # fmt: skip
-
-
-def mae_small(
-    *, in_channels: int = 3, size: int = 32, patch: int = 4, width: int = 192, heads: int = 3, depth: int = 6,
-    decoder_width: int = 128, decoder_heads: int = 4, decoder_depth: int = 4, mask_ratio: float = 0.75,
-    norm_pix: bool = False, positions: bool = True, eps: float = 1e-6, attention: Reading = "dot",
-    qk_norm: bool = False,
-) -> MaskedAutoencoder:  # fmt: skip
-    """A masked autoencoder for CIFAR: 8×8 patches of 4×4, encoder 6 × 192, decoder 4 × 128; 3,503,536 parameters."""
-    return _mae(
-        "mae_small", in_channels, size, patch, width, heads, depth, decoder_width, decoder_heads, decoder_depth,
-        mask_ratio, norm_pix, positions, eps, attention, qk_norm,
-    )  # fmt: skip
-
-
-def mae_base(
-    *, in_channels: int = 3, size: int = 224, patch: int = 16, width: int = 768, heads: int = 12, depth: int = 12,
-    decoder_width: int = 512, decoder_heads: int = 16, decoder_depth: int = 8, mask_ratio: float = 0.75,
-    norm_pix: bool = False, positions: bool = True, eps: float = 1e-6, attention: Reading = "dot",
-    qk_norm: bool = False,
-) -> MaskedAutoencoder:  # fmt: skip
-    """ViT-Base of [he2022]: 14×14 patches of 16×16, encoder 12 × 768, decoder 8 × 512; 111,655,680 parameters."""
-    return _mae(
-        "mae_base", in_channels, size, patch, width, heads, depth, decoder_width, decoder_heads, decoder_depth,
-        mask_ratio, norm_pix, positions, eps, attention, qk_norm,
     )  # fmt: skip

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lisse.networks.zoo.options import positive
+from lisse.networks.zoo.options import check_sizes
 
 
 class PaddedShortcut(nn.Module):
@@ -164,50 +164,22 @@ def _he_initialisation(network: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight)
 
 
-def _cifar_resnet(depth: int, in_channels: int, size: int, classes: int) -> CifarResNet:
-    positive(f"resnet{depth}", in_channels=in_channels, size=size, classes=classes)
+def resnet_of_cifar(depth: int, *, in_channels: int = 3, size: int = 32, classes: int = 10) -> CifarResNet:
+    """CIFAR ResNet of ``depth`` 20, 32, 44 or 56, option-A shortcuts ([he2016] §4.2)."""
+    check_sizes(f"resnet{depth}", in_channels=in_channels, size=size, classes=classes)
     return CifarResNet((depth - 2) // 6, in_channels, classes)
 
 
-def resnet20(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> CifarResNet:
-    """CIFAR ResNet-20, option-A shortcuts ([he2016] §4.2): 269,722 parameters; published weights: 8.27 % error."""
-    return _cifar_resnet(20, in_channels, size, classes)
+def resnet_of_imagenet(depth: int, *, in_channels: int = 3, size: int = 32, classes: int = 10) -> ResNet:
+    """ResNet of ``depth`` 18, 34, 50 or 101 in CIFAR form (3×3 stem, no max-pool)."""
+    check_sizes(f"resnet{depth}", in_channels=in_channels, size=size, classes=classes)
+    return ResNet(*_DEPTHS[depth], in_channels, classes)
 
 
-def resnet32(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> CifarResNet:
-    """CIFAR ResNet-32, option-A shortcuts ([he2016] §4.2): 464,154 parameters; published weights: 7.37 % error."""
-    return _cifar_resnet(32, in_channels, size, classes)
-
-
-def resnet44(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> CifarResNet:
-    """CIFAR ResNet-44, option-A shortcuts ([he2016] §4.2): 658,586 parameters; published weights: 6.90 % error."""
-    return _cifar_resnet(44, in_channels, size, classes)
-
-
-def resnet56(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> CifarResNet:
-    """CIFAR ResNet-56, option-A shortcuts ([he2016] §4.2): 853,018 parameters; published weights: 6.61 % error."""
-    return _cifar_resnet(56, in_channels, size, classes)
-
-
-def resnet18(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> ResNet:
-    """ResNet18 in CIFAR form (3×3 stem, no max-pool): 11,173,962 parameters on 32×32×3."""
-    positive("resnet18", in_channels=in_channels, size=size, classes=classes)
-    return ResNet(BasicBlock, (2, 2, 2, 2), in_channels, classes)
-
-
-def resnet34(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> ResNet:
-    """ResNet34 in CIFAR form (3×3 stem, no max-pool): 21,282,122 parameters on 32×32×3."""
-    positive("resnet34", in_channels=in_channels, size=size, classes=classes)
-    return ResNet(BasicBlock, (3, 4, 6, 3), in_channels, classes)
-
-
-def resnet50(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> ResNet:
-    """ResNet50 in CIFAR form (3×3 stem, no max-pool): 23,520,842 parameters on 32×32×3."""
-    positive("resnet50", in_channels=in_channels, size=size, classes=classes)
-    return ResNet(Bottleneck, (3, 4, 6, 3), in_channels, classes)
-
-
-def resnet101(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> ResNet:
-    """ResNet101 in CIFAR form (3×3 stem, no max-pool): 42,512,970 parameters on 32×32×3."""
-    positive("resnet101", in_channels=in_channels, size=size, classes=classes)
-    return ResNet(Bottleneck, (3, 4, 23, 3), in_channels, classes)
+# [he2016] Table 1: the block, and how many of them each stage has.
+_DEPTHS: dict[int, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, int, int, int]]] = {
+    18: (BasicBlock, (2, 2, 2, 2)),
+    34: (BasicBlock, (3, 4, 6, 3)),
+    50: (Bottleneck, (3, 4, 6, 3)),
+    101: (Bottleneck, (3, 4, 23, 3)),
+}

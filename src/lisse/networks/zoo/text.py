@@ -11,7 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from lisse.networks.zoo.options import divisible, extra, positive
+from lisse.libraries import extra
+from lisse.networks.zoo.options import check_divisible, check_sizes
 
 
 class EncoderDecoder(nn.Module):
@@ -62,12 +63,12 @@ def bert(
     ``hidden`` is the width of the feed-forward layer, 4·``width`` unless given. ``output`` chooses the head: masked
     language model, none (hidden states and pooler), or a classifier.
     """
-    positive(
+    check_sizes(
         "bert", layers=layers, width=width, heads=heads, vocabulary=vocabulary, positions=positions, classes=classes
     )
     if hidden is not None:
-        positive("bert", hidden=hidden)
-    divisible("bert", "width", width, "heads", heads)
+        check_sizes("bert", hidden=hidden)
+    check_divisible("bert", "width", width, "heads", heads)
     transformers = extra("transformers", "hf", "bert")
     config = transformers.BertConfig(
         num_hidden_layers=layers,
@@ -78,12 +79,12 @@ def bert(
         max_position_embeddings=positions,
         num_labels=classes,
     )
-    made = {
+    builders = {
         "masked": transformers.BertForMaskedLM,
         "hidden": transformers.BertModel,
         "classes": transformers.BertForSequenceClassification,
     }
-    network = made[output](config)
+    network = builders[output](config)
     # Early 5.x leaves input and output embeddings untied on the meta device, where sizes are checked.
     network.tie_weights()
     result: nn.Module = network
@@ -94,8 +95,8 @@ def t5(
     *, layers: int = 6, width: int = 512, heads: int = 8, hidden: int = 2048, vocabulary: int = 32128
 ) -> EncoderDecoder:
     """Encoder–decoder of T5 shape ([raffel2020]); the default is t5-small, 60,506,624 parameters."""
-    positive("t5", layers=layers, width=width, heads=heads, hidden=hidden, vocabulary=vocabulary)
-    divisible("t5", "width", width, "heads", heads)
+    check_sizes("t5", layers=layers, width=width, heads=heads, hidden=hidden, vocabulary=vocabulary)
+    check_divisible("t5", "width", width, "heads", heads)
     transformers = extra("transformers", "hf", "t5")
     config = transformers.T5Config(
         num_layers=layers,

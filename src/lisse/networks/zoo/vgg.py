@@ -23,12 +23,12 @@ import torch
 from torch import nn
 
 from lisse.networks.zoo.lenet import padding_to_32
-from lisse.networks.zoo.options import positive
+from lisse.networks.zoo.options import check_sizes
 
 Initialisation = Literal["torch", "he"]
 
 # [simonyan2015] Table 1, columns A, B, D, E: channels of the convolutions of each stage; a pool ends every stage.
-STAGES: dict[int, tuple[tuple[int, ...], ...]] = {
+_STAGES: dict[int, tuple[tuple[int, ...], ...]] = {
     11: ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2),
     13: ((64,) * 2, (128,) * 2, (256,) * 2, (512,) * 2, (512,) * 2),
     16: ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3),
@@ -67,13 +67,12 @@ class VGG(nn.Module):
         return logits
 
 
-def _vgg(depth: int, in_channels: int, size: int, classes: int, *, batch_norm: bool) -> VGG:
-    positive(f"vgg{depth}{'_bn' if batch_norm else ''}", in_channels=in_channels, size=size, classes=classes)
-    return VGG(STAGES[depth], in_channels, size, classes, batch_norm=batch_norm)
-
-
-def _plain(depth: int, in_channels: int, size: int, classes: int, init: Initialisation) -> VGG:
-    network = _vgg(depth, in_channels, size, classes, batch_norm=False)
+def vgg_plain(
+    depth: int, *, in_channels: int = 3, size: int = 32, classes: int = 10, init: Initialisation = "torch"
+) -> VGG:
+    """A VGG of ``depth`` 11, 13, 16 or 19 without batch norm ([simonyan2015], CIFAR form)."""
+    check_sizes(f"vgg{depth}", in_channels=in_channels, size=size, classes=classes)
+    network = VGG(_STAGES[depth], in_channels, size, classes, batch_norm=False)
     if init == "he":
         for module in network.features:
             if isinstance(module, nn.Conv2d):
@@ -83,41 +82,7 @@ def _plain(depth: int, in_channels: int, size: int, classes: int, init: Initiali
     return network
 
 
-def vgg11(*, in_channels: int = 3, size: int = 32, classes: int = 10, init: Initialisation = "torch") -> VGG:
-    """VGG11 without batch norm ([simonyan2015], CIFAR form); 9,225,610 parameters on 32×32×3."""
-    return _plain(11, in_channels, size, classes, init)
-
-
-def vgg11_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
-    """VGG11 with batch norm ([simonyan2015], CIFAR form); 9,231,114 parameters on 32×32×3."""
-    return _vgg(11, in_channels, size, classes, batch_norm=True)
-
-
-def vgg13(*, in_channels: int = 3, size: int = 32, classes: int = 10, init: Initialisation = "torch") -> VGG:
-    """VGG13 without batch norm ([simonyan2015], CIFAR form); 9,410,122 parameters on 32×32×3."""
-    return _plain(13, in_channels, size, classes, init)
-
-
-def vgg13_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
-    """VGG13 with batch norm ([simonyan2015], CIFAR form); 9,416,010 parameters on 32×32×3."""
-    return _vgg(13, in_channels, size, classes, batch_norm=True)
-
-
-def vgg16(*, in_channels: int = 3, size: int = 32, classes: int = 10, init: Initialisation = "torch") -> VGG:
-    """VGG16 without batch norm ([simonyan2015], CIFAR form); 14,719,818 parameters on 32×32×3."""
-    return _plain(16, in_channels, size, classes, init)
-
-
-def vgg16_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
-    """VGG16 with batch norm ([simonyan2015], CIFAR form); 14,728,266 parameters on 32×32×3."""
-    return _vgg(16, in_channels, size, classes, batch_norm=True)
-
-
-def vgg19(*, in_channels: int = 3, size: int = 32, classes: int = 10, init: Initialisation = "torch") -> VGG:
-    """VGG19 without batch norm ([simonyan2015], CIFAR form); 20,029,514 parameters on 32×32×3."""
-    return _plain(19, in_channels, size, classes, init)
-
-
-def vgg19_bn(*, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
-    """VGG19 with batch norm ([simonyan2015], CIFAR form); 20,040,522 parameters on 32×32×3."""
-    return _vgg(19, in_channels, size, classes, batch_norm=True)
+def vgg_bn(depth: int, *, in_channels: int = 3, size: int = 32, classes: int = 10) -> VGG:
+    """The same with batch norm."""
+    check_sizes(f"vgg{depth}_bn", in_channels=in_channels, size=size, classes=classes)
+    return VGG(_STAGES[depth], in_channels, size, classes, batch_norm=True)

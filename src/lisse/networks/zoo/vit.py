@@ -1,9 +1,9 @@
 """Vision transformers for small images: TopoLip's ViT small, base and large (Table 1).
 
 [dosovitskiy2021] with pre-layer-norm blocks, a class token and learned positions. Depth and patch are not printed in
-TopoLip; they are the usual 12/12/24 and patch 4 on 32×32 (SPEC A, pipeline decisions). The network is written here, so
-that it is the same whatever else is installed; tests copy its weights into the transformers and timm networks and
-compare the outputs. Parameter names are timm's, so timm's weights load.
+TopoLip; they are the usual 12/12/24 and patch 4 on 32×32. The network is written here, so that it is the
+same whatever else is installed; tests copy its weights into the transformers and timm networks and compare the outputs.
+Parameter names are timm's, so timm's weights load.
 
 ==============  ========================  ================  ============
 name            configuration             depth             32×32×3
@@ -23,9 +23,9 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from lisse.networks.zoo.options import above_zero, divisible, positive
+from lisse.networks.zoo.options import check_above_zero, check_divisible, check_sizes
 
-Reading = Literal["dot", "gauss_qk", "rbf_w", "eq11_literal"]
+ScoreReading = Literal["dot", "gauss_qk", "rbf_w", "eq11_literal"]
 
 
 class SplitHeadAttention(nn.Module):
@@ -42,7 +42,7 @@ class SplitHeadAttention(nn.Module):
     and nobody sees the matrices: for training.
     """
 
-    def __init__(self, width: int, heads: int, *, reading: Reading = "dot", qk_norm: bool = False) -> None:
+    def __init__(self, width: int, heads: int, *, reading: ScoreReading = "dot", qk_norm: bool = False) -> None:
         super().__init__()
         self.width, self.heads, self.reading = width, heads, reading
         self.fused = False
@@ -115,7 +115,7 @@ class Block(nn.Module):
     """Pre-layer-norm transformer block: y = x + attn(norm1 x), then y + mlp(norm2 y)."""
 
     def __init__(
-        self, width: int, heads: int, hidden: int, *, eps: float, reading: Reading = "dot", qk_norm: bool = False
+        self, width: int, heads: int, hidden: int, *, eps: float, reading: ScoreReading = "dot", qk_norm: bool = False
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=eps)
@@ -155,7 +155,7 @@ class VisionTransformer(nn.Module):
 
     def __init__(
         self, in_channels: int, size: int, classes: int, *, width: int, heads: int, depth: int, patch: int, eps: float,
-        attention: Reading = "dot", qk_norm: bool = False,
+        attention: ScoreReading = "dot", qk_norm: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.patch_embed = PatchEmbedding(in_channels, width, patch)
@@ -186,41 +186,18 @@ class VisionTransformer(nn.Module):
         return logits
 
 
-def _vit(
-    name: str, in_channels: int, size: int, classes: int, width: int, heads: int, depth: int, patch: int, eps: float,
-    attention: Reading, qk_norm: bool,
+def vit(
+    name: str, *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int, heads: int, depth: int,
+    patch: int = 4, eps: float = 1e-6, attention: ScoreReading = "dot", qk_norm: bool = False,
 ) -> VisionTransformer:  # fmt: skip
-    positive(
+    """A vision transformer; ``name`` is what errors call it."""
+    check_sizes(
         name, in_channels=in_channels, size=size, classes=classes, width=width, heads=heads, depth=depth, patch=patch
     )
-    divisible(name, "size", size, "patch", patch)
-    divisible(name, "width", width, "heads", heads)
-    above_zero(name, eps=eps)
+    check_divisible(name, "size", size, "patch", patch)
+    check_divisible(name, "width", width, "heads", heads)
+    check_above_zero(name, eps=eps)
     return VisionTransformer(
         in_channels, size, classes, width=width, heads=heads, depth=depth, patch=patch, eps=eps, attention=attention,
         qk_norm=qk_norm,
     )  # fmt: skip
-
-
-def vit_small(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 384, heads: int = 6, depth: int = 12,
-    patch: int = 4, eps: float = 1e-6, attention: Reading = "dot", qk_norm: bool = False,
-) -> VisionTransformer:  # fmt: skip
-    """ViT (small) of TopoLip's Table 1: 6 heads, d = 384, depth 12, patch 4; 21,342,346 parameters on 32×32×3."""
-    return _vit("vit_small", in_channels, size, classes, width, heads, depth, patch, eps, attention, qk_norm)
-
-
-def vit_base(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 768, heads: int = 12, depth: int = 12,
-    patch: int = 4, eps: float = 1e-6, attention: Reading = "dot", qk_norm: bool = False,
-) -> VisionTransformer:  # fmt: skip
-    """ViT (base) of TopoLip's Table 1: 12 heads, d = 768, depth 12, patch 4; 85,152,010 parameters on 32×32×3."""
-    return _vit("vit_base", in_channels, size, classes, width, heads, depth, patch, eps, attention, qk_norm)
-
-
-def vit_large(
-    *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int = 1024, heads: int = 16, depth: int = 24,
-    patch: int = 4, eps: float = 1e-6, attention: Reading = "dot", qk_norm: bool = False,
-) -> VisionTransformer:  # fmt: skip
-    """ViT (large) of TopoLip's Table 1: 16 heads, d = 1024, depth 24, patch 4; 302,439,434 parameters on 32×32×3."""
-    return _vit("vit_large", in_channels, size, classes, width, heads, depth, patch, eps, attention, qk_norm)

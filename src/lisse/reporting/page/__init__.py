@@ -1,4 +1,4 @@
-"""The report: one HTML page that shows where a network is smooth and where it tears."""
+"""The report: one HTML page that shows how smoothly networks carry their data, layer by layer."""
 
 from lisse.reporting.page.document import page, report
 

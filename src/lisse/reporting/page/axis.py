@@ -6,18 +6,20 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lisse.reporting.series import drawable
+
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
-class Axis:
-    """An interval of values, linear or logarithmic."""
+class Extent:
+    """The values of an axis, linear or logarithmic."""
 
     low: float
     high: float
     log: bool = False
 
-    def place(self, value: float) -> float:
+    def share(self, value: float) -> float:
         """Where ``value`` lies: 0 at ``low``, 1 at ``high``; values outside are put on the edge."""
         low, high, at = (
             (math.log(self.low), math.log(self.high), math.log(max(value, self.low)))
@@ -26,33 +28,32 @@ class Axis:
         )
         return min(1.0, max(0.0, (at - low) / (high - low)))
 
+    def holds(self, value: float) -> bool:
+        """Whether a value lies inside."""
+        return self.low <= value <= self.high
+
     def ticks(self, most: int = 6) -> list[tuple[float, str]]:
         """Round values inside the interval with their labels."""
         values = _log_ticks(self.low, self.high, most) if self.log else _linear_ticks(self.low, self.high, most)
         return [(value, tick_label(value)) for value in values]
 
 
-def axis_of(values: Iterable[float], *, log: bool, zero: bool = False) -> Axis:
+def extent_of(values: Iterable[float], *, log: bool, zero: bool = False) -> Extent:
     """An axis around ``values`` (those that can be drawn), a little wider than they are; ``zero`` includes 0."""
-    some = [value for value in values if drawable(value, log)]
-    if not some:
-        return Axis(0.1, 1.0, True) if log else Axis(0.0, 1.0)
-    low, high = min(some), max(some)
+    drawn = [value for value in values if drawable(value, log)]
+    if not drawn:
+        return Extent(0.1, 1.0, True) if log else Extent(0.0, 1.0)
+    low, high = min(drawn), max(drawn)
     if log:
         pad = max((high / low) ** 0.06, 1.02)
-        return Axis(low / pad, high * pad, True)
+        return Extent(low / pad, high * pad, True)
     if zero and low >= 0:
         low = 0.0
     pad = (high - low) * 0.06 or max(abs(high), 1e-12) * 0.1
-    return Axis(low if zero and low == 0.0 else low - pad, high + pad)
+    return Extent(low if zero and low == 0.0 else low - pad, high + pad)
 
 
-def drawable(value: float | None, log: bool) -> bool:
-    """Whether a value has a place on the axis."""
-    return value is not None and math.isfinite(value) and (value > 0 or not log)
-
-
-def number(value: float | None, digits: int = 3) -> str:
+def short_number(value: float | None, digits: int = 3) -> str:
     """A few significant digits, without a row of zeros: ``0.231``, ``12,300``, ``4.2·10⁻⁵``."""
     if value is None:
         return ""
@@ -64,9 +65,9 @@ def number(value: float | None, digits: int = 3) -> str:
         return "0"
     exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
     if -4 <= exponent < 6:
-        places = max(0, digits - 1 - exponent)
-        text = f"{value:,.{places}f}"
-        if places and "." in text:
+        decimals = max(0, digits - 1 - exponent)
+        text = f"{value:,.{decimals}f}"
+        if decimals and "." in text:
             text = text.rstrip("0").rstrip(".")
         return text.replace("-", "−")
     mantissa = f"{value / 10.0**exponent:.{digits - 1}f}".rstrip("0").rstrip(".").replace("-", "−")
@@ -74,7 +75,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def tick_label(value: float) -> str:
-    """A tick's number, shorter than :func:`number`."""
+    """A tick's number, shorter than :func:`short_number`."""
     if value == 0:
         return "0"
     exponent = math.floor(math.log10(abs(value)) + 1e-9)
@@ -90,7 +91,7 @@ def _linear_ticks(low: float, high: float, most: int) -> list[float]:
     step = 10.0 ** math.floor(math.log10(span / most))
     step = next(step * factor for factor in (1, 2, 2.5, 5, 10, 20) if span / (step * factor) <= most)
     first = math.ceil(low / step - 1e-9)
-    return [round(place * step, 12) for place in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [round(count * step, 12) for count in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def _log_ticks(low: float, high: float, most: int) -> list[float]:
@@ -100,8 +101,8 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
     bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
     if decades < 2.5:
         factors: tuple[int, ...] = (1, 2, 5) if decades < 1.8 else (1, 3)
-        some = [factor * 10.0**power for power in range(bottom, top + 1) for factor in factors]
+        ticks = [factor * 10.0**power for power in range(bottom, top + 1) for factor in factors]
     else:
         every = math.ceil((top - bottom) / most)
-        some = [10.0**power for power in range(bottom, top + 1) if power % every == 0]
-    return [value for value in some if low <= value <= high]
+        ticks = [10.0**power for power in range(bottom, top + 1) if power % every == 0]
+    return [value for value in ticks if low <= value <= high]

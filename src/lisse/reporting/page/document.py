@@ -7,10 +7,11 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,74 +19,110 @@ from markupsafe import Markup
 import lisse
 from lisse.profile import Profile
 from lisse.profile_file import number_to_json, writing
-from lisse.reporting.page.axis import number
-from lisse.reporting.page.entries import DARK, DASHES, LIGHT, Entries, Entry, Model, entries_of
-from lisse.reporting.page.formulas import formula_html
-from lisse.reporting.page.headline import headline_entry, page_headlines
-from lisse.reporting.page.pictures import diagram_svg, diagrams, place_among_networks, strips, test_error
+from lisse.reporting.kinds import KINDS
+from lisse.reporting.page.axis import short_number
+from lisse.reporting.page.entries import DARK, DASHES, LIGHT, Entries, Entry, PageModel, entries_of
+from lisse.reporting.page.headline import Heading, heading_entry, page_headings, standing_layer
+from lisse.reporting.page.peers import among_peers, test_error
+from lisse.reporting.page.pictures import diagram_svg, diagrams, has_diagrams, image_strips
 from lisse.reporting.page.sections import identifier, section
-from lisse.reporting.page.verdict import Sentence, verdict
+from lisse.reporting.page.sentence import TOP, Sentence
+from lisse.reporting.page.svg import element
+from lisse.reporting.page.verdict import verdict
 
 MOST_BYTES = 5_000_000
+# What stands behind the three lines, folded.
+FOLDS = (
+    ("Pair by pair", ("pair",)),
+    ("Number by number", ("method", "comparison")),
+    ("Each network by itself", ("training",)),
+    ("To be known", ("caveat",)),
+)
 COLUMNS = ("model", "initial", "instrument", "quantity", "layer", "depth", "value", "low", "high", "kind", "n", "at")
 
-STRIP_SAYS = {
-    "stability": "Samples as they are, and deformed by the fields that were used, at the displacement δ.",
-    "propagation": "The decoder from layer to layer: what each one holds of the picture.",
-}
+
+@dataclass(frozen=True)
+class Page:
+    """A report as text: a notebook shows it in a frame of its own, :meth:`save` writes the file."""
+
+    text: str
+    height: int = 700
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page, atomically; returns the path."""
+        with writing(Path(path)) as file:
+            file.write(self.text.encode("utf-8", "backslashreplace"))  # a lone surrogate of a file's name
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"Page({len(self.text):,} characters; .save(path) writes it)"
+
+    def _repr_html_(self) -> str:
+        """The page in a sandbox: its script sees nothing of the notebook."""
+        return str(
+            element("iframe", " ", srcdoc=self.text, sandbox="allow-scripts", width="100%", height=self.height,
+                    style="border:1px solid #8884", title="lisse report")
+        )  # fmt: skip
 
 
-def report(profiles: Profile | Iterable[Profile], path: str | Path, *, title: str | None = None) -> Path:
-    """Write one HTML page about ``profiles`` to ``path`` and return the path.
+@overload
+def report(
+    profiles: Profile | Iterable[Profile],
+    path: str | Path,
+    *,
+    title: str | None = None,
+    sentences: Sequence[Sentence] | None = None,
+) -> Path: ...
+@overload
+def report(
+    profiles: Profile | Iterable[Profile], *, title: str | None = None, sentences: Sequence[Sentence] | None = None
+) -> Page: ...
+def report(
+    profiles: Profile | Iterable[Profile],
+    path: str | Path | None = None,
+    *,
+    title: str | None = None,
+    sentences: Sequence[Sentence] | None = None,
+) -> Path | Page:
+    """Write one HTML page about ``profiles`` to ``path`` and return the path; without one, return the :class:`Page`.
 
     The page opens from disk without a server or the network, holds its own data, and is written atomically. Profiles
     of the same model at initialisation (``provenance["reference"]``) become reference lines. What an instrument did
-    not measure is said on the page with the reason.
+    not measure is said on the page with the reason. ``sentences`` are those of :func:`~lisse.reporting.verdict`, where
+    they are there already. A :class:`Page` is shown in a notebook as it is.
     """
-    path = Path(path)
-    text = page(profiles, title=title)
-    with writing(path) as file:
-        file.write(text.encode("utf-8"))
-    return path
+    result = Page(page(profiles, title=title, sentences=sentences))
+    return result if path is None else result.save(path)
 
 
-def page(profiles: Profile | Iterable[Profile], *, title: str | None = None) -> str:
+def page(
+    profiles: Profile | Iterable[Profile], *, title: str | None = None, sentences: Sequence[Sentence] | None = None
+) -> str:
     """The page as text."""
     entries = entries_of(profiles)
     script = _text("page.js")
     shapes = diagrams(entries)
-    said = verdict(entries)
+    spoken = verdict(entries) if sentences is None else sentences
     document = _environment().get_template("page.html").render(
         title=title or _title(entries),
-        models=[_model(model, entries) for model in entries.models],
-        colours=[(place, LIGHT[place % len(LIGHT)], DARK[place % len(DARK)]) for place in range(len(entries.models))],
+        models=[_model(model) for model in entries.models],
+        colours=[(model.index, LIGHT[model.index % len(LIGHT)], DARK[model.index % len(DARK)])
+                 for model in entries.models],
         has_initial=any(model.initial for model in entries.models),
-        overall=[
-            one
-            for one in said
-            if one.topic == "overall" or (one.topic == "caveat" and (len(one.models) > 1 or len(entries.models) == 1))
-        ],
-        sentences=[one for one in said if one.topic in ("tear", "training", "sure")]
-        + [one for one in said if one.topic == "caveat" and len(one.models) == 1 and len(entries.models) > 1],
-        comparisons=[one for one in said if one.topic == "comparison"],
+        overall=[sentence for sentence in spoken if sentence.topic in TOP],
+        folds=[(title, [sentence for sentence in spoken if sentence.topic in topics]) for title, topics in FOLDS],
         headline=_headline(entries),
-        place=place_among_networks(entries),
+        peers=among_peers(entries),
         sections=[_section(entries, name) for name in entries.instruments],
         shapes=_shapes(entries, shapes),
-        papers=_papers(),
-        data=_embedded({**_data(entries, said), "diagrams": shapes}),
+        data=_embedded({**_data(entries, spoken), "diagrams": shapes}),
         style=Markup(_text("page.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode(),
         version=lisse.__version__,
-        number=number,
         cell=_cell,
-        formula=formula_html,
         anchor=identifier,
-        dashes=lambda place: DASHES[place % len(DASHES)],
-        shapes_at=_home(entries, "diagram/"),
-        place_at=identifier(_owner(entries, "relative_stability")),
-        strip_says=lambda name: STRIP_SAYS.get(name, "Images that the instrument kept."),
+        dashes=lambda index: DASHES[index % len(DASHES)],
     )  # fmt: skip
     if len(document) > MOST_BYTES:
         raise ValueError(
@@ -103,110 +140,121 @@ def _title(entries: Entries) -> str:
     return " and ".join(names) if len(names) < 3 else f"{len(names)} networks"
 
 
-def _model(model: Model, entries: Entries) -> dict[str, Any]:
-    said = model.profile.provenance
-    given, skips = said.get("model"), said.get("skipped")
-    about: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-    skipped = skips if isinstance(skips, list) else []
+def _model(model: PageModel) -> dict[str, Any]:
+    provenance = model.profile.provenance
+    card, skipped = provenance.get("model"), provenance.get("skipped")
+    card = card if isinstance(card, Mapping) else {}
     error = test_error(model)
     facts = [
-        ("model", about.get("spec") or about.get("class")),
+        ("model", card.get("spec") or card.get("class")),
         ("networks", model.networks if model.networks > 1 else None),
-        ("parameters", f"{about['parameters']:,}" if isinstance(about.get("parameters"), int) else None),
-        ("accuracy", None if error is None else f"{1 - error:.1%} of {said['score'].get('n', '?'):,} samples"),
+        ("parameters", f"{card['parameters']:,}" if isinstance(card.get("parameters"), int) else None),
+        ("accuracy", None if error is None else f"{1 - error:.1%} of {provenance['score'].get('n', '?'):,} samples"),
         ("data", f"{model.data.get('name', '?')}, {model.data.get('samples', '?')} samples" if model.data else None),
-        ("layers", len(said["layers"]) if isinstance(said.get("layers"), list) else None),
-        ("seed", said.get("seed")),
-        ("device", said.get("device")),
-        ("date", said.get("date")),
-        ("took", f"{said['seconds']:,.0f} s" if isinstance(said.get("seconds"), (int, float)) else None),
-        ("weights", str(about.get("fingerprint"))[:12] if about.get("fingerprint") else None),
-        ("versions", ", ".join(f"{k} {v}" for k, v in said["versions"].items())
-         if isinstance(said.get("versions"), Mapping) else None),
+        ("layers", len(provenance["layers"]) if isinstance(provenance.get("layers"), list) else None),
+        *((key, provenance.get(key)) for key in ("seed", "device", "date")),
+        ("took", f"{provenance['seconds']:,.0f} s" if isinstance(provenance.get("seconds"), (int, float)) else None),
+        ("weights", str(card.get("fingerprint"))[:12] if card.get("fingerprint") else None),
+        ("versions", ", ".join(f"{key} {version}" for key, version in provenance["versions"].items())
+         if isinstance(provenance.get("versions"), Mapping) else None),
     ]  # fmt: skip
     return {
-        "place": model.place,
+        "index": model.index,
         "name": model.name,
         "facts": [(key, value) for key, value in facts if value is not None],
-        "skipped": [one for one in skipped if isinstance(one, Mapping)],
+        "skipped": [tap for tap in skipped if isinstance(tap, Mapping)] if isinstance(skipped, list) else [],
         "initial": len(model.initial),
     }
 
 
 def _headline(entries: Entries) -> list[dict[str, Any]]:
     """A line per headline number, a cell per model."""
-    found = []
-    for line in page_headlines(entries):
-        cells = [headline_entry(entries, line, model.place) for model in entries.models]
-        first = next((cell for cell in cells if cell is not None), None)
-        if first is None:
-            continue
-        quantity = entries.quantities(first.instrument)[line.quantity]
-        found.append(
-            {
-                "label": line.label,
-                "says": line.says or quantity.says,
-                "better": quantity.better,
-                "where": first.row.where() + (f" at {first.row.layer}" if first.row.layer and len(cells) == 1 else ""),
-                "instrument": first.instrument,
-                "cells": [_cell(cell) for cell in cells],
-            }
-        )
-    return found
+    lines = []
+    for heading in page_headings(entries):
+        cells = [heading_entry(entries, heading, model.index) for model in entries.models]
+        first = next((cell.row for cell in cells if cell is not None), None)
+        if first is not None:
+            lines.append(
+                {
+                    "label": heading.label,
+                    "says": heading.headline.says or heading.quantity.says,
+                    "better": heading.quantity.better,
+                    "where": ", ".join(filter(None, (first.where(), _place_words(entries, heading, cells)))),
+                    "judges": heading.quantity.judges,
+                    "instrument": heading.instrument,
+                    "cells": [cell and _cell(cell) for cell in cells],
+                }
+            )
+    return lines
 
 
-def _cell(entry: Entry | None) -> dict[str, Any] | None:
-    if entry is None:
-        return None
+def _place_words(entries: Entries, heading: Heading, cells: Sequence[Entry | None]) -> str:
+    """Where in the network a line's numbers stand, and over how many layers those are that belong to none."""
+    numbers = [cell for cell in cells if cell is not None]
+    layers = {cell.row.layer for cell in numbers}
+    if len(layers) == 1 and None not in layers:
+        return f"at {layers.pop()}"
+    if layers == {None}:
+        name = f"samples/{heading.quantity.name}"
+        arrays = [part.arrays.get(name) for _, part in entries.parts(heading.instrument)]
+        if any(array is not None and array.ndim == 1 for array in arrays):
+            return ""  # a number of each sample, from input to output: not taken over layers
+        counts = [_layer_count(entries, cell) for cell in numbers]
+        return f"{' and '.join(dict.fromkeys(map(str, counts)))} layers read" if all(counts) else ""
+    blocks = (standing_layer(entries.models[cell.model].profile, heading.quantity) for cell in numbers)
+    return (
+        "at the last block" if all(cell.row.layer == block for cell, block in zip(numbers, blocks, strict=True)) else ""
+    )
+
+
+def _layer_count(entries: Entries, cell: Entry) -> int:
+    rows = (entry for entry in entries.rows if (entry.model, entry.instrument) == (cell.model, cell.instrument))
+    return len({entry.row.layer for entry in rows if not entry.initial} - {None})
+
+
+def _cell(entry: Entry) -> dict[str, Any]:
     row = entry.row
-    sign = {"lower": "≥ ", "upper": "≤ ", "heuristic": "~ "}.get(row.kind, "")
-    ends = None if row.low is None else f"[{number(row.low)}, {number(row.high)}]"
-    return {"value": sign + number(row.value), "ends": ends, "row": entry.index}
+    ends = None if row.low is None else f"[{short_number(row.low)}, {short_number(row.high)}]"
+    value = KINDS[row.kind].before + short_number(row.value)
+    return {"value": value, "ends": ends, "n": f"{row.n:,}" if row.n else None, "row": entry.index}
 
 
 def _section(entries: Entries, name: str) -> dict[str, Any]:
-    made = section(entries, name)
-    images = [(model, title, rows) for model, part in entries.parts(name) for title, rows in strips(part)]
-    # Deformed images do not depend on the model: the same strip of two models is shown once.
-    seen: dict[str, tuple[list[str], str, list[list[str]]]] = {}
-    for model, title, rows in images:
-        key = json.dumps([title, rows])
-        seen.setdefault(key, ([], title, rows))[0].append(model.name)
-    return {"made": made, "strips": [(", ".join(names), title, rows) for names, title, rows in seen.values()]}
+    # Images may not depend on the model: the same strip of two models is shown once.
+    strips: dict[str, tuple[list[str], str, list[list[str]]]] = {}
+    for model, part in entries.parts(name):
+        for title, rows in image_strips(part):
+            strips.setdefault(json.dumps([title, rows]), ([], title, rows))[0].append(model.name)
+    says = next((chart.says for chart in entries.charts(name) if chart.panels[:1] and chart.panels[0].form == "images"),
+                "Images that the instrument kept.")  # fmt: skip
+    return {
+        "section": section(entries, name),
+        "strips": [(", ".join(names), title, rows) for names, title, rows in strips.values()],
+        "strips_say": says,
+    }
 
 
 def _shapes(entries: Entries, shapes: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The first view of the persistence diagrams, and the slider's range."""
+    """The first view of the persistence diagrams, the slider's range, and the section they stand in."""
     if not shapes:
         return None
-    steps = max(len(each["layers"]) for each in shapes) - 1
     views = []
-    for each in shapes:
-        layer = each["layers"][-1]
-        name = entries.models[each["model"]].name
-        views.append({"model": each["model"], "name": name, "layer": layer["layer"], "svg": diagram_svg(layer, name)})
-    dims = list(dict.fromkeys(dim for each in shapes for layer in each["layers"] for dim in layer["bars"]))
-    cut = any(
-        len(bars) < layer["total"][dim] for e in shapes for layer in e["layers"] for dim, bars in layer["bars"].items()
-    )
-    without = [model.name for model in entries.models if model.place not in {each["model"] for each in shapes}]
-    return {"steps": max(1, steps), "views": views, "dims": dims, "cut": cut, "without": without}
+    for shape in shapes:
+        layer, name = shape["layers"][-1], entries.models[shape["model"]].name
+        views.append({"model": shape["model"], "name": name, "layer": layer["layer"], "svg": diagram_svg(layer, name)})
+    layers = [layer for shape in shapes for layer in shape["layers"]]
+    owner = next(name for name in entries.instruments for _, part in entries.parts(name) if has_diagrams(part))
+    return {
+        "steps": max(1, max(len(shape["layers"]) for shape in shapes) - 1),
+        "views": views,
+        "dims": list(dict.fromkeys(dim for layer in layers for dim in layer["bars"])),
+        "cut": any(len(bars) < layer["total"][dim] for layer in layers for dim, bars in layer["bars"].items()),
+        "without": [model.name for model in entries.models if model.index not in {shape["model"] for shape in shapes}],
+        "section": identifier(owner),
+    }
 
 
-def _home(entries: Entries, prefix: str) -> str:
-    """The section of the instrument that keeps arrays of this kind."""
-    for name in entries.instruments:
-        for _, part in entries.parts(name):
-            if any(key.startswith(prefix) for key in part.arrays):
-                return identifier(name)
-    return ""
-
-
-def _owner(entries: Entries, quantity: str) -> str:
-    return next((name for name in entries.instruments if quantity in entries.quantities(name)), "none")
-
-
-def _data(entries: Entries, said: list[Sentence]) -> dict[str, Any]:
+def _data(entries: Entries, sentences: Sequence[Sentence]) -> dict[str, Any]:
     """Everything the page's numbers come from, as plain JSON."""
     rows = []
     for entry in entries.rows:
@@ -222,7 +270,7 @@ def _data(entries: Entries, said: list[Sentence]) -> dict[str, Any]:
                 *(None if value is None else number_to_json(value) for value in (row.value, row.low, row.high)),
                 row.kind,
                 row.n,
-                {key: number_to_json(v) if isinstance(v, float) else v for key, v in row.at.items()},
+                {key: number_to_json(value) if isinstance(value, float) else value for key, value in row.at.items()},
             ]
         )
     return {
@@ -230,11 +278,12 @@ def _data(entries: Entries, said: list[Sentence]) -> dict[str, Any]:
         "models": [model.name for model in entries.models],
         "provenance": [_jsonable(model.profile.provenance) for model in entries.models],
         "labels": {
-            name: {each.name: each.label for each in entries.quantities(name).values()} for name in entries.instruments
+            name: {quantity.name: quantity.label for quantity in entries.quantities(name).values()}
+            for name in entries.instruments
         },
         "columns": COLUMNS,
         "rows": rows,
-        "verdict": [{"text": one.text, "rows": one.rows, "topic": one.topic} for one in said],
+        "verdict": [{"text": sentence.text, "rows": sentence.rows, "topic": sentence.topic} for sentence in sentences],
     }
 
 
@@ -263,24 +312,20 @@ def _papers() -> dict[str, str]:
 
 @functools.cache
 def _environment() -> Environment:
-    def load(name: str) -> str:
-        return _text(name)
-
-    made = Environment(
-        autoescape=True, loader=FunctionLoader(load), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    environment = Environment(
+        autoescape=True, loader=FunctionLoader(_text), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters["cited"] = _cited
-    made.filters["truncated"] = _truncated
-    return made
+    environment.filters |= {"cited": _cited, "truncated": _truncated}
+    return environment
 
 
 def _cited(reference: str) -> Markup:
     """``[petrini2021] eq. 4`` with the paper's authors, title and year in full."""
-    key, _, rest = reference.partition("]")
+    key, _, equation = reference.partition("]")
     paper = _papers().get(key.lstrip("["))
     if paper is None:
         return Markup("{}").format(reference)
-    return Markup("{}{}").format(paper, f", {rest.strip()}" if rest.strip() else "")
+    return Markup("{}{}").format(paper, f", {equation.strip()}" if equation.strip() else "")
 
 
 def _truncated(words: list[str], most: int = 6) -> str:

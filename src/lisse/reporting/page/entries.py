@@ -7,23 +7,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from lisse.profile import Part, Profile, Quantity, Row
-from lisse.reporting.series import legend_names, several
+from lisse.profile import Chart, Part, Profile, Quantity, Row
+from lisse.reporting.declared import page_order
+from lisse.reporting.series import legend_names, listed_profiles
 
 # Okabe & Ito, in the order of reporting's figures, on white and on black.
 LIGHT = ("#0072B2", "#D55E00", "#009E73", "#B5598A", "#3A9BD0", "#B97F00", "#333333", "#A89B00")
 DARK = ("#4DA6E0", "#FF8C42", "#2CC79B", "#E39AC2", "#8FD3FF", "#F2B632", "#E0E0E0", "#F0E442")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 2", "12 3", "4 1 1 1")
 INITIAL = "initialisation"
-# The order of a page: from the shape of the data to what comes of it. Others follow in the order of the profiles.
-ORDER = ("topology", "stability", "contraction", "propagation", "isometry", "robustness", "sensitivity")
 
 
 @dataclass(frozen=True)
-class Model:
+class PageModel:
     """One network on the page. ``initial`` are profiles of the same architecture before training."""
 
-    place: int
+    index: int
     name: str
     profile: Profile
     initial: tuple[Profile, ...] = ()
@@ -46,7 +45,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row with its number on the page, and whose it is. ``model`` is the place of a :class:`Model`."""
+    """A row with its number on the page, and whose it is. ``model`` is the index of a :class:`PageModel`."""
 
     index: int
     model: int
@@ -59,7 +58,7 @@ class Entry:
 class Entries:
     """All models, and all rows of all profiles in one numbered list: what figures, verdict and data share."""
 
-    models: tuple[Model, ...]
+    models: tuple[PageModel, ...]
     rows: tuple[Entry, ...]
 
     @property
@@ -70,20 +69,25 @@ class Entries:
     @cached_property
     def instruments(self) -> tuple[str, ...]:
         """The instruments of all models, in the order of a page."""
-        found = dict.fromkeys(part.instrument for model in self.models for part in model.profile.parts)
-        return tuple(sorted(found, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER)))
+        names = dict.fromkeys(part.instrument for model in self.models for part in model.profile.parts)
+        return tuple(sorted(names, key=page_order))
 
-    def parts(self, instrument: str) -> list[tuple[Model, Part]]:
+    def parts(self, instrument: str) -> list[tuple[PageModel, Part]]:
         """What an instrument found, by model."""
         return [(model, part) for model in self.models for part in model.profile.parts if part.instrument == instrument]
 
     def quantities(self, instrument: str) -> dict[str, Quantity]:
         """An instrument's quantities by name."""
-        found: dict[str, Quantity] = {}
+        quantities: dict[str, Quantity] = {}
         for _, part in self.parts(instrument):
             for quantity in part.quantities:
-                found.setdefault(quantity.name, quantity)
-        return found
+                quantities.setdefault(quantity.name, quantity)
+        return quantities
+
+    def charts(self, instrument: str) -> list[Chart]:
+        """An instrument's charts."""
+        charts = {chart.name: chart for _, part in self.parts(instrument) for chart in part.charts}
+        return list(charts.values())
 
     def of(
         self, quantity: str, *, model: int | None = None, instrument: str | None = None, initial: bool = False
@@ -105,47 +109,48 @@ def entries_of(profiles: Profile | Iterable[Profile]) -> Entries:
     A profile whose ``provenance["reference"]`` says ``{"kind": "initialisation", "model": FINGERPRINT}`` belongs to
     the model with that fingerprint, or with such a member; without such a model it is a model of its own.
     """
-    given = several(profiles, "report")
-    known = {weights for profile in given if not _reference(profile) for weights in _weights(profile)}
-    main = [profile for profile in given if not _reference(profile) or _reference(profile) not in known]
+    listed = listed_profiles(profiles, "report")
+    weights = {fingerprint for profile in listed if not _reference(profile) for fingerprint in _weights(profile)}
+    main = [profile for profile in listed if not _reference(profile) or _reference(profile) not in weights]
     models = tuple(
-        Model(place, name, profile, _initial_of(profile, given, main))
-        for place, (name, profile) in enumerate(zip(legend_names(main), main, strict=True))
+        PageModel(index, name, profile, _initial_of(profile, listed, main))
+        for index, (name, profile) in enumerate(zip(legend_names(main), main, strict=True))
     )
     rows: list[Entry] = []
     for model in models:
-        for profile, initial in ((model.profile, False), *((some, True) for some in model.initial)):
+        for profile, initial in ((model.profile, False), *((start, True) for start in model.initial)):
             for part in profile.parts:
                 for row in part.rows:
-                    rows.append(Entry(len(rows), model.place, part.instrument, row, initial))
+                    rows.append(Entry(len(rows), model.index, part.instrument, row, initial))
     return Entries(models, tuple(rows))
 
 
-def _initial_of(profile: Profile, given: Sequence[Profile], main: Sequence[Profile]) -> tuple[Profile, ...]:
-    own = _weights(profile)
-    found: dict[Any, Profile] = {}
-    for place, some in enumerate(given):
-        if _reference(some) in own and not any(some is one for one in main):  # == would compare arrays
+def _initial_of(profile: Profile, listed: Sequence[Profile], main: Sequence[Profile]) -> tuple[Profile, ...]:
+    weights = _weights(profile)
+    starts: dict[Any, Profile] = {}
+    for index, other in enumerate(listed):
+        if _reference(other) in weights and not any(other is model for model in main):  # == would compare arrays
             # Joined networks have the same random networks beside them, each of them once.
-            found.setdefault(_of(some, "model").get("fingerprint") if len(own) > 1 else place, some)
-    return tuple(found.values())
+            starts.setdefault(_of(other, "model").get("fingerprint") if len(weights) > 1 else index, other)
+    return tuple(starts.values())
 
 
 def _weights(profile: Profile) -> set[str]:
     """The fingerprints of a profile's network, and of those it was joined from."""
-    return {said["fingerprint"] for said in (_of(profile, "model"), *_members(profile)) if said.get("fingerprint")}
+    cards = (_of(profile, "model"), *_members(profile))
+    return {card["fingerprint"] for card in cards if card.get("fingerprint")}
 
 
 def _members(profile: Profile) -> list[Mapping[str, Any]]:
-    found = _of(profile, "model").get("members")
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    members = _of(profile, "model").get("members")
+    return [member for member in members if isinstance(member, Mapping)] if isinstance(members, list) else []
 
 
 def _reference(profile: Profile) -> Any:
-    said = _of(profile, "reference")
-    return said.get("model") if said.get("kind") == INITIAL else None
+    reference = _of(profile, "reference")
+    return reference.get("model") if reference.get("kind") == INITIAL else None
 
 
 def _of(profile: Profile, key: str) -> Mapping[str, Any]:
-    found = profile.provenance.get(key)
-    return found if isinstance(found, Mapping) else {}
+    entry = profile.provenance.get(key)
+    return entry if isinstance(entry, Mapping) else {}

@@ -23,10 +23,15 @@ _OPERATORS = {
     "vert": "|", "{": "{", "}": "}", "circ": "∘", "subset": "⊂", "cup": "∪", "cap": "∩", "top": "⊤", "ldots": "…",
     "dots": "…", "cdots": "⋯", "colon": ":", "ll": "≪", "gg": "≫", "otimes": "⊗", "setminus": "∖", "ast": "∗",
     "lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉", "equiv": "≡", "forall": "∀", "exists": "∃",
+    "Rightarrow": "⇒",
     "perp": "⊥", "parallel": "∥", "star": "⋆", "bigl": "", "bigr": "", "Bigl": "", "Bigr": "", "big": "", "Big": "",
 }  # fmt: skip
 _LARGE = {"sum": "∑", "prod": "∏", "int": "∫"}
-_NAMES = ("max", "min", "sup", "inf", "log", "ln", "exp", "det", "diag", "arg", "lim", "sin", "cos", "Pr", "dim", "tr")
+_NAMES = {
+    name: name
+    for name in ("max", "min", "sup", "inf", "log", "ln", "exp", "det", "diag", "arg", "lim", "sin", "cos", "Pr", "dim",
+                 "tr")
+}  # fmt: skip
 _UNDER = {"sum", "prod", "max", "min", "sup", "inf", "lim"}
 _TEXTS = ("mathrm", "text", "operatorname", "mathsf", "textrm", "mathit", "textbf", "mathbf", "mathcal", "mathbb")
 _ACCENTS = {
@@ -54,7 +59,7 @@ def formula_html(latex: str) -> Markup:
     try:
         reader = _Reader(latex)
         inside = reader.row(None)
-        if reader.place < len(reader.tokens):
+        if reader.position < len(reader.tokens):
             raise _Unknown(latex)
     except _Unknown:
         return Markup("<code>{}</code>").format(latex)
@@ -70,31 +75,31 @@ class _Reader:
             for match in _TOKEN.finditer(latex)
             if not match[3]
         ]
-        self.place = 0
+        self.position = 0
 
     def next(self) -> tuple[str, str]:
-        if self.place >= len(self.tokens):
+        if self.position >= len(self.tokens):
             raise _Unknown("ends too early")
-        self.place += 1
-        return self.tokens[self.place - 1]
+        self.position += 1
+        return self.tokens[self.position - 1]
 
     def is_next(self, *signs: str) -> bool:
-        return self.place < len(self.tokens) and self.tokens[self.place] in [("sign", sign) for sign in signs]
+        return self.position < len(self.tokens) and self.tokens[self.position] in [("sign", sign) for sign in signs]
 
     def row(self, end: tuple[str, str] | None) -> str:
         """Atoms with their scripts up to ``end``, which is read too."""
-        found: list[str] = []
-        while self.place < len(self.tokens):
-            if end is not None and self.tokens[self.place] == end:
-                self.place += 1
-                return "".join(found)
-            found.append(self.scripted())
+        atoms: list[str] = []
+        while self.position < len(self.tokens):
+            if end is not None and self.tokens[self.position] == end:
+                self.position += 1
+                return "".join(atoms)
+            atoms.append(self.scripted())
         if end is not None:
             raise _Unknown("not closed")
-        return "".join(found)
+        return "".join(atoms)
 
     def scripted(self) -> str:
-        start = self.tokens[self.place]
+        start = self.tokens[self.position]
         base = self.atom()
         below = above = ""
         while self.is_next("_", "^", "'"):
@@ -113,30 +118,30 @@ class _Reader:
         )  # fmt: skip
         return (
             f"<{name}><mrow>{base}</mrow>"
-            + "".join(f"<mrow>{some}</mrow>" for some in (below, above) if some)
+            + "".join(f"<mrow>{script}</mrow>" for script in (below, above) if script)
             + f"</{name}>"
         )
 
     def argument(self) -> str:
         """What follows ``_``, ``^`` or a command: a group, or one token (of a number, its first digit)."""
         if self.is_next("{"):
-            self.place += 1
+            self.position += 1
             return self.row(("sign", "}"))
-        kind, words = self.tokens[self.place] if self.place < len(self.tokens) else ("", "")
+        kind, words = self.tokens[self.position] if self.position < len(self.tokens) else ("", "")
         if kind == "number" and len(words) > 1:
-            self.tokens[self.place] = ("number", words[1:])
+            self.tokens[self.position] = ("number", words[1:])
             return f"<mn>{words[0]}</mn>"
         return self.atom()
 
     def words(self) -> str:
         if not self.is_next("{"):
             return self.next()[1]
-        self.place += 1
-        found = []
+        self.position += 1
+        words = []
         while not self.is_next("}"):
-            found.append(self.next()[1])
-        self.place += 1
-        return "".join(found)
+            words.append(self.next()[1])
+        self.position += 1
+        return "".join(words)
 
     def atom(self) -> str:
         kind, words = self.next()
@@ -154,18 +159,13 @@ class _Reader:
         return f"<mo>{escape(sign)}</mo>"
 
     def command(self, name: str) -> str:
-        if name in _SYMBOLS:
-            return f"<mi>{_SYMBOLS[name]}</mi>"
+        for signs, tag in ((_SYMBOLS, "mi"), (_OPERATORS, "mo"), (_LARGE, "mo"), (_NAMES, "mi")):
+            if name in signs:
+                return f"<{tag}>{escape(signs[name])}</{tag}>"
         if name in ("left", "right"):
             kind, words = self.next()
             sign = "" if words == "." else _OPERATORS.get(words, words) if kind == "command" else words
             return f'<mo stretchy="true">{escape(sign)}</mo>'
-        if name in _OPERATORS:
-            return f"<mo>{escape(_OPERATORS[name])}</mo>"
-        if name in _LARGE:
-            return f"<mo>{_LARGE[name]}</mo>"
-        if name in _NAMES:
-            return f"<mi>{name}</mi>"
         if name in ("frac", "tfrac", "dfrac"):
             return f"<mfrac><mrow>{self.argument()}</mrow><mrow>{self.argument()}</mrow></mfrac>"
         if name == "sqrt":

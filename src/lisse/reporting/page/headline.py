@@ -1,101 +1,128 @@
-"""The few numbers that stand for a profile: one per idea, chosen by a visible table."""
+"""The few numbers that stand for a profile: those whose quantities declare a headline.
+
+A number that judges stands at the last block, whether or not a head hangs behind it; one that is a paper's own stands
+where the paper has it, at the output.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
-from lisse.profile import Profile, Quantity, Row, Value
+from lisse.profile import Headline, Profile, Quantity, Row, last_block
+from lisse.reporting.declared import page_order, up_to_date
 from lisse.reporting.page.entries import Entries, Entry
 
-T = TypeVar("T")
+Candidate = TypeVar("Candidate")
 
 
 @dataclass(frozen=True)
-class Headline:
-    """A number of the first screen.
+class Heading:
+    """A number of the first screen: whose it is, what it means, and how it is called there."""
 
-    ``instrument`` and ``quantity`` name the rows; of those without a layer, or else of those of the last layer, the one
-    whose coordinates come first in ``prefers`` stands for all. ``word`` is what a better value makes a model.
-    """
-
-    label: str
     instrument: str
-    quantity: str
-    prefers: Mapping[str, Sequence[Value]] = field(default_factory=dict)
-    word: str = "smoother"
-    says: str = ""
+    quantity: Quantity
+    headline: Headline
+
+    @property
+    def label(self) -> str:
+        """Its short name."""
+        return self.headline.label
 
 
-HEADLINES = (
-    Headline("TopoLip", "topology", "topolip_change_rate", {"dim": ("all", 0, 1), "p": (1, 2)},
-             says="the largest change rate of the data's shape"),
-    Headline("R_f", "stability", "relative_stability", {"cut": (3,), "delta": (1.0,)},
-             says="the output's answer to smooth deformations over its answer to noise"),
-    Headline("bound over stretch", "contraction", "log_looseness", {}, "bounded more tightly",
-             says="powers of ten between the proved bound and the largest stretch that was seen"),
-    Headline("n·ρ", "propagation", "scaled_ratio", {},
-             says="how much a layer changes its tokens, times the patches per side"),
-    Headline("distortion", "isometry", "distance_error", {"pairs": ("all",)},
-             says="how far distances between samples at the output are from those of the input"),
-    Headline("stretch", "sensitivity", "lipschitz_from_input", {"over": ("mean", "max")},
-             says="how much small changes of the input grow up to the output, from below"),
-    Headline("mCE", "robustness", "mean_corruption_error", {}, "more robust",
-             says="the mean error over corruptions and severities, not divided by a baseline's"),
-    Headline("accuracy", "robustness", "clean_accuracy", {}, "more accurate",
-             says="the share of samples classified right as they are"),
-)  # fmt: skip
+def headings(quantities: Iterable[tuple[str, Mapping[str, Quantity]]]) -> list[Heading]:
+    """The headlines of some instruments, by name and quantities, in the order of a page.
 
-
-def headlines(known: Iterable[tuple[str, Mapping[str, Quantity]]]) -> list[Headline]:
-    """The headlines of some instruments' quantities: the table's, and one for an instrument that it does not know.
-
-    That one is the instrument's first quantity of which more or less is better.
+    Of an instrument that declares none: its first quantity of which more or less is better.
     """
-    found = []
-    for name, quantities in known:
-        own = [line for line in HEADLINES if line.instrument == name and line.quantity in quantities]
-        if not own:
-            first = next((some for some in quantities.values() if some.better != "neither"), None)
-            own = [] if first is None else [Headline(first.label, name, first.name, word="better")]
-        found += own
-    return sorted(found, key=lambda line: HEADLINES.index(line) if line in HEADLINES else len(HEADLINES))
+    lines = []
+    for name, described in sorted(quantities, key=lambda item: page_order(item[0])):
+        declared = [quantity for quantity in described.values() if isinstance(quantity.headline, Headline)]
+        lines += [Heading(name, quantity, quantity.headline) for quantity in declared]  # type: ignore[arg-type]
+        first = next((quantity for quantity in described.values() if quantity.better != "neither"), None)
+        if not declared and first is not None:
+            lines.append(Heading(name, first, Headline(first.label, makes="better")))
+    return lines
 
 
-def page_headlines(entries: Entries) -> list[Headline]:
+def page_headings(entries: Entries) -> list[Heading]:
     """The headlines of all instruments on a page."""
-    return headlines((name, entries.quantities(name)) for name in entries.instruments)
+    return headings((name, entries.quantities(name)) for name in entries.instruments)
 
 
-def headline_entry(entries: Entries, line: Headline, model: int, *, initial: bool = False) -> Entry | None:
-    """The row that stands for a quantity of a model, or ``None`` where it has none."""
-    some = entries.of(line.quantity, model=model, instrument=line.instrument, initial=initial)
-    return chosen(some, line, lambda entry: entry.row)
+def heading_entry(
+    entries: Entries, heading: Heading, model: int, *, initial: bool = False, output: bool = False
+) -> Entry | None:
+    """The row that stands for a quantity of a model, or ``None`` where it has none; ``output``: that of the output."""
+    rows = entries.of(heading.quantity.name, model=model, instrument=heading.instrument, initial=initial)
+    block = None if output else standing_layer(entries.models[model].profile, heading.quantity)
+    return representative(rows, heading.headline, lambda entry: entry.row, block=block)
 
 
-def headline_row(profile: Profile, line: Headline) -> Row | None:
-    """The row of a profile that a headline stands for."""
-    rows = [row for part in profile.parts if part.instrument == line.instrument for row in part.rows]
-    return chosen([row for row in rows if row.quantity == line.quantity], line, lambda row: row)
+def roles(profile: Profile) -> dict[str, str]:
+    """Layers in order of depth with their roles, where the provenance tells; files from elsewhere may not."""
+    layers = profile.provenance.get("layers")
+    cards = [layer for layer in layers if isinstance(layer, Mapping)] if isinstance(layers, list) else []
+    names = {str(layer.get("name")): str(layer["role"]) for layer in cards if layer.get("role")}
+    # Profiles of before orders were drawn call a plain network's last matrix a block.
+    if "order" not in profile.provenance and list(names.values())[-2:] == ["block", "block"]:
+        names |= {str(cards[-1].get("name")): "output"} if cards[-1].get("kind") == "Linear" else {}
+    return names
 
 
-def chosen(some: Sequence[T], line: Headline, of: Callable[[T], Row]) -> T | None:
-    """Of the rows of one quantity, the one that stands for them."""
-    whole = [item for item in some if of(item).layer is None]
-    if not whole:
-        deepest = max((depth for item in some if (depth := of(item).depth) is not None), default=None)
-        whole = [item for item in some if of(item).depth == deepest]
+def role_of(profile: Profile, layer: str | None) -> str | None:
+    """The role of a layer, ``None`` where it is not known."""
+    return None if layer is None else roles(profile).get(layer)
 
-    def rank(item: T) -> tuple[float, ...]:
-        row = of(item)
-        places = [
-            float(list(order).index(row.at[key])) if row.at.get(key) in order else float(len(order))
-            for key, order in line.prefers.items()
+
+def standing_layer(profile: Profile, quantity: Quantity) -> str | None:
+    """Where a headline stands: the last block if it judges, ``None`` (the output) if it is a paper's own."""
+    return last_block(roles(profile)) if quantity.judges else None
+
+
+def profile_headings(profile: Profile) -> list[Heading]:
+    """The headlines of one profile, with those that its instruments declare today where it was saved before."""
+    parts = up_to_date(profile).parts
+    return headings((part.instrument, {quantity.name: quantity for quantity in part.quantities}) for part in parts)
+
+
+def headline_rows(profile: Profile) -> dict[str, Row]:
+    """The rows of a profile that its headlines stand for, by label."""
+    rows = {}
+    for heading in profile_headings(profile):
+        parts = [part for part in profile.parts if part.instrument == heading.instrument]
+        candidates = [row for part in parts for row in part.rows if row.quantity == heading.quantity.name]
+        row = representative(candidates, heading.headline, block=standing_layer(profile, heading.quantity))
+        if row is not None:
+            rows[heading.label] = row
+    return rows
+
+
+def representative(
+    items: Sequence[Candidate],
+    headline: Headline,
+    row_of: Callable[[Candidate], Row] = lambda item: item,  # type: ignore[assignment,return-value]
+    *,
+    block: str | None = None,
+) -> Candidate | None:
+    """Of the rows of one quantity, the one that stands for them: of the network, of ``block``, or of the last layer."""
+    final = [item for item in items if row_of(item).layer is None]
+    if not final and block is not None:
+        final = [item for item in items if row_of(item).layer == block]
+    if not final:
+        deepest = max((depth for item in items if (depth := row_of(item).depth) is not None), default=None)
+        final = [item for item in items if row_of(item).depth == deepest]
+
+    def rank(item: Candidate) -> tuple[float, ...]:
+        row = row_of(item)
+        ranks = [
+            float(order.index(row.at[key])) if row.at.get(key) in order else float(len(order))
+            for key, order in headline.prefers.items()
         ]
         size = row.at.get("cloud")  # of clouds of several sizes, the largest
         larger = -float(size) if isinstance(size, (int, float)) else 0.0
-        return (float("head" in row.at), *places, larger, 0.0 if math.isfinite(row.value) else 1.0)
+        return (float("head" in row.at), *ranks, larger, 0.0 if math.isfinite(row.value) else 1.0)
 
-    return min(whole, key=rank) if whole else None
+    return min(final, key=rank) if final else None

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
 from lisse.profile import Kind, Quantity
-from lisse.reporting.page.axis import Axis, axis_of, drawable, number
+from lisse.reporting.page.axis import Extent, extent_of, short_number
 from lisse.reporting.page.entries import DASHES, Entry
 from lisse.reporting.page.svg import Point, element, mark_path, path_of, text
+from lisse.reporting.series import drawable
 
 WIDTH, HEIGHT = 480.0, 290.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 30.0, 42.0
+INSET = 6.0  # between the frame and the first and last marks
 MARK, SMALL = 3.6, 2.0
 MOST_BEYOND = 3  # arrows of one reference line; the others are counted below the figure
 CROWDED = 40  # rows of a line above which its marks are smaller
 
 
 @dataclass(frozen=True)
-class Line:
+class DrawnLine:
     """Rows that belong together, in order: one model, one kind of number, one set of coordinates."""
 
     model: int
@@ -30,6 +32,10 @@ class Line:
     initial: bool = False
     joined: bool = True
     label: str = ""
+
+    def css(self, name: str) -> str:
+        """The classes of one of its elements."""
+        return f"{name} m{self.model}" + (" initial" if self.initial else "")
 
 
 @dataclass(frozen=True)
@@ -45,184 +51,176 @@ class Plot:
 class Across:
     """The horizontal axis: where a row lies, its ticks, and what it is called."""
 
-    place: Callable[[Entry], float]
-    axis: Axis
+    value: Callable[[Entry], float]
+    extent: Extent
     ticks: Sequence[tuple[float, str]]
     label: str
+
+    def x(self, value: float) -> float:
+        """Where a value lies in the drawing."""
+        return LEFT + INSET + self.extent.share(value) * (WIDTH - LEFT - RIGHT - 2 * INSET)
 
 
 def depth_axis() -> Across:
     """Normalised depth."""
     ticks = [(0.0, "0"), (0.25, "0.25"), (0.5, "0.5"), (0.75, "0.75"), (1.0, "1")]
-    return Across(lambda entry: entry.row.depth or 0.0, Axis(0.0, 1.0), ticks, "depth (0: input, 1: output)")
+    return Across(lambda entry: entry.row.depth or 0.0, Extent(0.0, 1.0), ticks, "depth (0: input, 1: output)")
 
 
-def coordinate_axis(key: str, lines: Sequence[Line]) -> Across:
+def coordinate_axis(key: str, traces: Sequence[DrawnLine]) -> Across:
     """A numeric coordinate of the rows."""
 
-    def place(entry: Entry) -> float:
+    def value(entry: Entry) -> float:
         return float(entry.row.at[key])
 
-    values = sorted({place(entry) for line in lines for entry in line.entries})
-    log = values[0] > 0 and len(values) > 2 and values[-1] / values[0] > 20
-    if log:
-        axis = Axis(values[0], values[-1], True)
-    else:
-        axis = Axis(values[0], values[-1]) if values[-1] > values[0] else Axis(values[0] - 0.5, values[0] + 0.5)
-    ticks = [(value, f"{value:.2g}") for value in values] if len(values) <= 7 else axis.ticks()
-    return Across(place, axis, ticks, key.replace("_", " "))
+    values = sorted({value(entry) for trace in traces for entry in trace.entries})
+    low, high = values[0], values[-1]
+    log = low > 0 and len(values) > 2 and high / low > 20
+    extent = Extent(low, high, log) if high > low else Extent(low - 0.5, low + 0.5)
+    ticks = [(value, f"{value:.2g}") for value in values] if len(values) <= 7 else extent.ticks()
+    return Across(value, extent, ticks, key.replace("_", " "))
 
 
-def over(lines: Sequence[Line], quantity: Quantity, across: Across, *, names: Sequence[str], title: str) -> Plot:
+def over(traces: Sequence[DrawnLine], quantity: Quantity, across: Across, *, names: Sequence[str], title: str) -> Plot:
     """Lines with intervals over a horizontal axis."""
-    ends = [
-        value
-        for line in lines
-        if not line.initial
-        for entry in line.entries
-        for value in (entry.row.value, entry.row.low, entry.row.high)
-        if value is not None
-    ]
-    references = [entry.row.value for line in lines if line.initial for entry in line.entries]
+    ends = _ends(entry for trace in traces if not trace.initial for entry in trace.entries)
+    references = [entry.row.value for trace in traces if trace.initial for entry in trace.entries]
     log = quantity.scale == "log" and any(drawable(value, True) for value in (*ends, *references))
     ends = [*ends, *_near(references, ends, log)]
     # An interval that reaches very far down would press everything else to the top of a logarithmic axis.
-    vertical = axis_of(_bounded(ends, [e.row.value for line in lines for e in line.entries]) if log else ends,
-                       log=log, zero=not log and _near_zero(ends))  # fmt: skip
+    values = [entry.row.value for trace in traces for entry in trace.entries]
+    extent = extent_of(_bounded(ends, values) if log else ends, log=log, zero=not log and _near_zero(ends))
 
     def point(entry: Entry, value: float | None) -> Point | None:
-        if value is None or not drawable(value, log) or (entry.initial and not _inside(value, vertical)):
+        if value is None or not drawable(value, log) or (entry.initial and not extent.holds(value)):
             return None
-        x = LEFT + 6 + across.axis.place(across.place(entry)) * (WIDTH - LEFT - RIGHT - 12)
-        return x, HEIGHT - BOTTOM - vertical.place(value) * (HEIGHT - TOP - BOTTOM)
+        return across.x(across.value(entry)), _y(extent, value)
 
-    below = [_grid(vertical), _ticks_below(across)]
-    if quantity.scale == "log" and log and vertical.low < 1 < vertical.high and quantity.name == "relative_stability":
-        y = HEIGHT - BOTTOM - vertical.place(1.0) * (HEIGHT - TOP - BOTTOM)
+    below = [_grid(extent), _ticks_below(across)]
+    if quantity.neutral is not None and drawable(quantity.neutral, log) and extent.low < quantity.neutral < extent.high:
+        y = _y(extent, quantity.neutral)
         below.append(element("path", d=path_of([(LEFT, y), (WIDTH - RIGHT, y)]), class_="one"))
     rows: list[int] = []
-    drawn = [_line(line, point, names, rows) for line in lines]
-    drawn += [_beyond(line, across, vertical, log) for line in lines if line.initial]
-    total = sum(len(line.entries) for line in lines)
+    drawn = [_line(trace, point, names, rows) for trace in traces]
+    drawn += [_beyond(trace, across, extent, log) for trace in traces if trace.initial]
+    total = sum(len(trace.entries) for trace in traces)
     return Plot(_svg([*below, *drawn, _label(quantity)], title, HEIGHT), tuple(rows), total - len(rows))
 
 
 def side_by_side(
-    groups: Sequence[tuple[str, Sequence[Line]]], quantity: Quantity, *, names: Sequence[str], title: str
+    groups: Sequence[tuple[str, Sequence[DrawnLine]]], quantity: Quantity, *, names: Sequence[str], title: str
 ) -> Plot:
     """A row of the drawing per group, values from left to right: for numbers that belong to no layer."""
-    everything = [entry for _, lines in groups for line in lines for entry in line.entries]
-    ends = [
-        value for entry in everything for value in (entry.row.value, entry.row.low, entry.row.high) if value is not None
-    ]
+    entries = [entry for _, traces in groups for trace in traces for entry in trace.entries]
+    ends = _ends(entries)
     log = quantity.scale == "log" and any(drawable(value, True) for value in ends)
-    axis = axis_of(ends, log=log, zero=not log)
-    longest = max(len(name) for name, _ in groups)
-    left = min(200.0, 20.0 + 6.6 * longest)
-    step = 18.0 + 9.0 * max(0, max(len({line.model for line in lines}) for _, lines in groups) - 1)
+    extent = extent_of(ends, log=log, zero=not log)
+    margin = min(200.0, 20.0 + 6.6 * max(len(name) for name, _ in groups))
+    step = 18.0 + 9.0 * max(0, max(len({trace.model for trace in traces}) for _, traces in groups) - 1)
     height = TOP + step * len(groups) + BOTTOM - 8
+
+    def across(value: float) -> float:
+        return margin + extent.share(value) * (WIDTH - margin - RIGHT)
+
     parts: list[Markup] = [_label(quantity)]
-    for value, words in axis.ticks(5):
-        x = left + axis.place(value) * (WIDTH - left - RIGHT)
+    for value, words in extent.ticks(5):
+        x = across(value)
         parts.append(element("path", d=path_of([(x, TOP), (x, height - BOTTOM + 8)]), class_="grid"))
         parts.append(text((x, height - BOTTOM + 24), words, class_="tick", anchor="middle"))
     rows: list[int] = []
-    for place, (name, lines) in enumerate(groups):
-        middle = TOP + step * (place + 0.5)
-        parts.append(text((left - 8, middle + 4), _cut(name, 30), class_="tick", anchor="end"))
-        models = sorted({line.model for line in lines})
-        for line in lines:
-            y = middle + 9.0 * (models.index(line.model) - (len(models) - 1) / 2)
-            for entry in line.entries:
+    for index, (name, traces) in enumerate(groups):
+        middle = TOP + step * (index + 0.5)
+        parts.append(text((margin - 8, middle + 4), _cut(name, 30), class_="tick", anchor="end"))
+        models = sorted({trace.model for trace in traces})
+        for trace in traces:
+            y = middle + 9.0 * (models.index(trace.model) - (len(models) - 1) / 2)
+            for entry in trace.entries:
+                low, high = entry.row.low, entry.row.high
                 if not drawable(entry.row.value, log):
                     continue
-                x = left + axis.place(entry.row.value) * (WIDTH - left - RIGHT)
-                if drawable(entry.row.low, log) and drawable(entry.row.high, log) and not line.initial:
-                    assert entry.row.low is not None  # drawable has looked
-                    assert entry.row.high is not None
-                    ends_at = [
-                        left + axis.place(end) * (WIDTH - left - RIGHT) for end in (entry.row.low, entry.row.high)
-                    ]
-                    parts.append(
-                        element("path", d=path_of([(ends_at[0], y), (ends_at[1], y)]), class_=_class("bar-line", line))
-                    )
-                parts.append(_mark(entry, line, (x, y), MARK, names))
+                ranged = low is not None and high is not None and drawable(low, log) and drawable(high, log)
+                if ranged and not trace.initial:
+                    bar = path_of([(across(end), y) for end in (low, high) if end is not None])
+                    parts.append(element("path", d=bar, class_=trace.css("bar-line")))
+                parts.append(_mark(entry, trace, (across(entry.row.value), y), MARK, names))
                 rows.append(entry.index)
-    return Plot(_svg(parts, title, height), tuple(rows), len(everything) - len(rows))
+    return Plot(_svg(parts, title, height), tuple(rows), len(entries) - len(rows))
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------------
 
 
+def _y(extent: Extent, value: float) -> float:
+    return HEIGHT - BOTTOM - extent.share(value) * (HEIGHT - TOP - BOTTOM)
+
+
+def _ends(entries: Iterable[Entry]) -> list[float]:
+    """Values and ends of intervals."""
+    rows = [entry.row for entry in entries]
+    return [value for row in rows for value in (row.value, row.low, row.high) if value is not None]
+
+
 def _line(
-    line: Line, point: Callable[[Entry, float | None], Point | None], names: Sequence[str], rows: list[int]
+    trace: DrawnLine, point: Callable[[Entry, float | None], Point | None], names: Sequence[str], rows: list[int]
 ) -> Markup:
-    middle = [point(entry, entry.row.value) for entry in line.entries]
-    low = [point(entry, _clipped(entry)) for entry in line.entries]
-    high = [point(entry, entry.row.high) for entry in line.entries]
+    middle = [point(entry, entry.row.value) for entry in trace.entries]
+    low = [point(entry, _clipped(entry)) for entry in trace.entries]
+    high = [point(entry, entry.row.high) for entry in trace.entries]
+    connected = trace.joined and len(middle) > 1
     parts: list[Markup] = []
-    if not line.initial:
-        if line.joined and len(middle) > 1 and all(low) and all(high):
-            outline = path_of([*high, *reversed(low)]) + "z"
-            parts.append(element("path", d=outline, class_=_class("band", line)))
-        else:
-            bars = [end for a, b in zip(low, high, strict=True) if a and b for end in (a, b, None)]
-            if bars:
-                parts.append(element("path", d=path_of(bars), class_=_class("bar-line", line)))
-    if line.joined and len(middle) > 1:
-        dash = "1.5 3" if line.initial else "3 3" if line.kind == "heuristic" else DASHES[line.model % len(DASHES)]
-        parts.append(element("path", d=path_of(middle), class_=_class("line", line), stroke_dasharray=dash or None))
+    if not trace.initial:
+        if connected and all(low) and all(high):
+            parts.append(element("path", d=path_of([*high, *reversed(low)]) + "z", class_=trace.css("band")))
+        elif bars := [end for a, b in zip(low, high, strict=True) if a and b for end in (a, b, None)]:
+            parts.append(element("path", d=path_of(bars), class_=trace.css("bar-line")))
+    if connected:
+        dash = "1.5 3" if trace.initial else "3 3" if trace.kind == "heuristic" else DASHES[trace.model % len(DASHES)]
+        parts.append(element("path", d=path_of(middle), class_=trace.css("line"), stroke_dasharray=dash or None))
     last = next((at for at in reversed(middle) if at is not None), None)
-    if line.label and last is not None:
-        anchor = ("end", -2.0, -8.0) if last[0] + 8 + 6.4 * len(line.label) > WIDTH else ("start", 8.0, 4.0)
-        parts.append(text((last[0] + anchor[1], last[1] + anchor[2]), line.label, class_=_class("label", line),
-                          anchor=anchor[0]))  # fmt: skip
-    size = SMALL if line.initial else MARK if len(line.entries) <= CROWDED else MARK * 0.7
-    for entry, at in zip(line.entries, middle, strict=True):
+    if trace.label and last is not None:
+        inside = last[0] + 8 + 6.4 * len(trace.label) > WIDTH
+        beside = (last[0] - 2.0, last[1] - 8.0) if inside else (last[0] + 8.0, last[1] + 4.0)
+        parts.append(text(beside, trace.label, class_=trace.css("label"), anchor="end" if inside else "start"))
+    size = SMALL if trace.initial else MARK if len(trace.entries) <= CROWDED else MARK * 0.7
+    for entry, at in zip(trace.entries, middle, strict=True):
         if at is not None:
-            parts.append(_mark(entry, line, at, size, names))
+            parts.append(_mark(entry, trace, at, size, names))
             rows.append(entry.index)
     return Markup("").join(parts)
 
 
-def _beyond(line: Line, across: Across, axis: Axis, log: bool) -> Markup:
+def _beyond(trace: DrawnLine, across: Across, extent: Extent, log: bool) -> Markup:
     """Arrows with the values of references that lie outside: the axis is the models' own."""
     parts = []
-    for entry in line.entries:
+    for entry in trace.entries:
         value = entry.row.value
-        if not drawable(value, log) or _inside(value, axis):
+        if not drawable(value, log) or extent.holds(value):
             continue
-        x = LEFT + 6 + across.axis.place(across.place(entry)) * (WIDTH - LEFT - RIGHT - 12)
-        up = value > axis.high
-        words, y = f"{'↑' if up else '↓'} {number(value)}", TOP + 2 if up else HEIGHT - BOTTOM - 4
+        x, up = across.x(across.value(entry)), value > extent.high
+        words, y = f"{'↑' if up else '↓'} {short_number(value)}", TOP + 2 if up else HEIGHT - BOTTOM - 4
         anchor = "end" if x > WIDTH - 70 else "start"
-        parts.append(text((x, y), words, class_=_class("beyond", line), anchor=anchor))
+        parts.append(text((x, y), words, class_=trace.css("beyond"), anchor=anchor))
     return Markup("").join(parts[:MOST_BEYOND])
 
 
-def _mark(entry: Entry, line: Line, at: Point, size: float, names: Sequence[str]) -> Markup:
+def _mark(entry: Entry, trace: DrawnLine, at: Point, size: float, names: Sequence[str]) -> Markup:
     row = entry.row
-    ends = "" if row.low is None else f" [{number(row.low)}, {number(row.high)}]"
-    where = row.where()
+    ends = "" if row.low is None else f" [{short_number(row.low)}, {short_number(row.high)}]"
     name = names[entry.model] + (" with random weights" if entry.initial else "")
-    words = f"{name}, {row.layer or where}: {number(row.value, 4)}{ends}"
+    words = f"{name}, {row.layer or row.where()}: {short_number(row.value, 4)}{ends}"
     return element(
         "path",
         element("title", escape(words)),
-        d=mark_path(line.kind, at, size),
-        class_=_class("mark", line),
+        d=mark_path(trace.kind, at, size),
+        class_=trace.css("mark"),
         data_row=str(entry.index),
     )
 
 
-def _class(name: str, line: Line) -> str:
-    return f"{name} m{line.model}" + (" initial" if line.initial else "")
-
-
-def _grid(axis: Axis) -> Markup:
+def _grid(extent: Extent) -> Markup:
     parts = []
-    for value, words in axis.ticks():
-        y = HEIGHT - BOTTOM - axis.place(value) * (HEIGHT - TOP - BOTTOM)
+    for value, words in extent.ticks():
+        y = _y(extent, value)
         parts.append(element("path", d=path_of([(LEFT, y), (WIDTH - RIGHT, y)]), class_="grid"))
         parts.append(text((LEFT - 6, y + 4), words, class_="tick", anchor="end"))
     return Markup("").join(parts)
@@ -232,7 +230,7 @@ def _ticks_below(across: Across) -> Markup:
     base = HEIGHT - BOTTOM
     parts = [element("path", d=path_of([(LEFT, base), (WIDTH - RIGHT, base)]), class_="axis")]
     for value, words in across.ticks:
-        x = LEFT + 6 + across.axis.place(value) * (WIDTH - LEFT - RIGHT - 12)
+        x = across.x(value)
         parts.append(element("path", d=path_of([(x, base), (x, base + 4)]), class_="axis"))
         parts.append(text((x, base + 17), words, class_="tick", anchor="middle"))
     parts.append(text(((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6), across.label, class_="label", anchor="middle"))
@@ -259,21 +257,17 @@ def _svg(parts: Sequence[Markup], title: str, height: float) -> Markup:
     )
 
 
-def _near(references: Sequence[float], own: Sequence[float], log: bool) -> list[float]:
+def _near(references: Sequence[float], values: Sequence[float], log: bool) -> list[float]:
     """References that do not press the models' own values into a corner: within their range once more on each side."""
-    there = [value for value in own if drawable(value, log)]
-    if not there:
+    drawn = [value for value in values if drawable(value, log)]
+    if not drawn:
         return list(references)
-    low, high = min(there), max(there)
+    low, high = min(drawn), max(drawn)
     if log:
         room = max(high / low, 3.0)
         return [value for value in references if drawable(value, True) and low / room <= value <= high * room]
-    span = max(high - low, 0.5 * abs(high))
-    return [value for value in references if math.isfinite(value) and low - span <= value <= high + span]
-
-
-def _inside(value: float, axis: Axis) -> bool:
-    return axis.low <= value <= axis.high
+    room = max(high - low, 0.5 * abs(high))
+    return [value for value in references if math.isfinite(value) and low - room <= value <= high + room]
 
 
 def _near_zero(values: Sequence[float]) -> bool:

@@ -1,45 +1,33 @@
-"""From an instrument's rows to the figures of its section, by the quantities alone: no instrument is known here."""
+"""From an instrument's rows to the figures of its section, by its declarations alone: no instrument is known here."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from markupsafe import Markup
 
-from lisse.profile import Quantity, Value
+from lisse.profile import Chart, Line, Panel, Quantity, Value, coordinate_text
 from lisse.reporting.page.entries import Entries, Entry
 from lisse.reporting.page.formulas import formula_html
-from lisse.reporting.page.headline import HEADLINES
-from lisse.reporting.page.plots import Across, Line, Plot, coordinate_axis, depth_axis, over, side_by_side
-from lisse.reporting.page.words import Note, facts_of, how_to_read, notes_of, shown_value
+from lisse.reporting.page.headline import headings
+from lisse.reporting.page.plots import DrawnLine, Plot, coordinate_axis, depth_axis, over, side_by_side
+from lisse.reporting.page.words import Note, facts_of, how_to_read, notes_of
+from lisse.reporting.series import in_powers, on_line
 
 MOST_CHOICES = 40
-MOST_LEADS = 4  # figures of an instrument that are open; the others are behind a fold
-# What is chosen first of a coordinate, where the order of the rows is not the order of interest.
-FIRST = {"attack": ("pgd", "fgsm"), "corruption": ("all", "gaussian_noise"), "over": ("mean",)}
-# What stands beside a measured stretch, and the words at its line.
-BOUNDS = {
-    "stretch": "measured",
-    "log_bound": "proved, of the weights",
-    "log_hull_bound": "proved, of these tokens",
-    "log_printed_bound": "as printed",
-}
-# What a page leads with, where an instrument says much; others lead with their first quantities.
-LEADS = {
-    "topology": ("change_rate", "cumulative_change_rate"),
-    "contraction": ("against-bounds", "distance"),
-    "propagation": ("scaled_ratio", "attention_distance"),
-    "isometry": ("distance_error", "distance_correlation"),
-    "robustness": ("corruption_accuracy", "attack_accuracy", "mean_accuracy", "deformation_accuracy"),
-    "sensitivity": ("lipschitz_from_input", "lipschitz_from_previous"),
-}
+MOST_LEADS = 4  # figures of an instrument that are open where none declares to lead; the others are behind a fold
+SPREAD = ("head", "token")  # coordinates that are drawn together rather than chosen
+
+Choice = tuple[tuple[str, str], ...]
+GroupKey = TypeVar("GroupKey")
 
 
 @dataclass(frozen=True)
-class Panel:
+class View:
     """A plot at one choice of coordinates, and all its rows, also those without a mark."""
 
     at: dict[str, str]
@@ -49,11 +37,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class PageFigure:
-    """A quantity's figure: panels, what it says, how to read it, where it comes from."""
+    """A figure of a quantity or chart: its views, what it says, how to read it, where it comes from."""
 
     id: str
     quantity: Quantity
-    panels: tuple[Panel, ...]
+    views: tuple[View, ...]
     read: str
     facts: tuple[str, ...]
     formula: Markup
@@ -66,8 +54,8 @@ class PageFigure:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The rows behind all panels that have a mark."""
-        return tuple(row for panel in self.panels for row in panel.plot.rows)
+        """The rows behind all views that have a mark."""
+        return tuple(row for view in self.views for row in view.plot.rows)
 
 
 @dataclass(frozen=True)
@@ -81,61 +69,53 @@ class Section:
     figures: tuple[PageFigure, ...]
     numbers: tuple[tuple[Quantity, tuple[Entry, ...]], ...]
     notes: tuple[Note, ...]
-    models: tuple[str, ...]
 
     @property
     def leads(self) -> tuple[PageFigure, ...]:
         """The figures that are open."""
-        wanted = [identifier(self.title, name) for name in LEADS.get(self.title, ())]
-        found = [figure for name in wanted for figure in self.figures if figure.id == name]
-        return tuple(found) or self.figures[:MOST_LEADS]
+        return tuple(figure for figure in self.figures if figure.quantity.lead) or self.figures[:MOST_LEADS]
 
     @property
-    def others(self) -> tuple[PageFigure, ...]:
+    def folded(self) -> tuple[PageFigure, ...]:
         """The figures behind a fold."""
         return tuple(figure for figure in self.figures if figure not in self.leads)
 
 
 def section(entries: Entries, instrument: str) -> Section:
     """Everything a page shows of an instrument."""
-    quantities = entries.quantities(instrument)
     rows = [entry for entry in entries.rows if entry.instrument == instrument]
     along = [entry for entry in rows if entry.row.depth is not None]
-    loose = [entry for entry in rows if entry.row.depth is None]
-    spread = _spread(rows)
+    spread = {key for key, values in _values(rows).items() if key in SPREAD or len(values) > MOST_CHOICES}
     choices = _varying(along, spread)
-    figures: list[PageFigure] = []
-    numbers: list[tuple[Quantity, tuple[Entry, ...]]] = []
+    sketch = _Sketch(entries, instrument, choices, spread)
+    quantities = list(entries.quantities(instrument).values())
+    figures = [figure for chart in entries.charts(instrument) if chart.lead for figure in sketch.chart(chart, rows)]
     # What more or less of is better comes first: a reader wants an answer before the details.
-    for quantity in sorted(quantities.values(), key=lambda each: each.better == "neither"):
-        some = [entry for entry in along if entry.row.quantity == quantity.name]
-        if some:
-            figures.append(_figure(entries, instrument, quantity, some, choices, spread, depth_axis()))
-    together = _against_bounds(entries, instrument, along)
-    if together is not None:
-        figures.insert(0, together)
-    for quantity in quantities.values():
-        some = [entry for entry in loose if entry.row.quantity == quantity.name]
-        if not some:
-            continue
-        made = _loose_figure(entries, instrument, quantity, some, choices)
-        if made is None:
-            numbers.append((quantity, tuple(entry for entry in some if not entry.initial)))
-        else:
-            figures.append(made)
-    for panel in (panel for figure in figures for panel in figure.panels):
-        for key, value in panel.at.items():
+    for quantity in sorted(quantities, key=lambda quantity: quantity.better == "neither"):
+        placed = [entry for entry in along if entry.row.quantity == quantity.name]
+        if placed:
+            figures.append(sketch.figure(quantity, placed, sketch.views(quantity, placed, choices), "depth"))
+    numbers: list[tuple[Quantity, tuple[Entry, ...]]] = []
+    for quantity in quantities:
+        loose = [entry for entry in rows if entry.row.depth is None and entry.row.quantity == quantity.name]
+        figure = sketch.loose(quantity, loose) if loose else None
+        if figure is not None:
+            figures.append(figure)
+        elif loose:
+            numbers.append((quantity, tuple(entry for entry in loose if not entry.initial)))
+    for view in (view for figure in figures for view in figure.views):
+        for key, value in view.at.items():
             if value not in choices.setdefault(key, []):
                 choices[key].append(value)
+    prefers = [heading.headline.prefers for heading in headings([(instrument, entries.quantities(instrument))])]
     return Section(
         identifier(instrument),
         instrument,
         choices,
-        {key: _preferred(key, values, instrument) for key, values in choices.items()},
+        {key: _preferred(key, values, prefers) for key, values in choices.items()},
         tuple(figures),
         tuple(numbers),
         notes_of(entries, instrument),
-        tuple(model.name for model, _ in entries.parts(instrument)),
     )
 
 
@@ -144,26 +124,123 @@ def identifier(*words: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-") or "x"
 
 
-def _spread(rows: Sequence[Entry]) -> set[str]:
-    """Coordinates that are drawn together rather than chosen: heads of attention, and whatever has too many values."""
+@dataclass(frozen=True)
+class _Sketch:
+    """Makes the figures of one instrument. ``choices`` are the coordinates of its menus, ``spread`` those of none."""
+
+    entries: Entries
+    instrument: str
+    choices: Mapping[str, list[str]]
+    spread: set[str]
+
+    @property
+    def names(self) -> list[str]:
+        return [model.name for model in self.entries.models]
+
+    def figure(self, quantity: Quantity, rows: Sequence[Entry], views: Iterable[View], across: str) -> PageFigure:
+        """The figure with these views over ``across``: depth, a coordinate, or nothing."""
+        return PageFigure(
+            identifier(self.instrument, quantity.name),
+            quantity,
+            tuple(views),
+            how_to_read(quantity, rows, across, joined=self.entries.joined),
+            facts_of(self.entries, self.instrument, rows),
+            formula_html(quantity.formula),
+        )
+
+    def views(self, quantity: Quantity, rows: Sequence[Entry], choices: Iterable[str], key: str = "") -> list[View]:
+        """Lines over depth, or over the coordinate ``key``, a view for every choice of coordinates that has rows."""
+        views = []
+        for choice, entries in _by_choice(rows, choices).items():
+            spread = self.spread if not key else {key}
+            views.append(self._over(quantity, entries, _traces(entries, spread, key), key, dict(choice)))
+        return views
+
+    def _over(
+        self, quantity: Quantity, rows: Sequence[Entry], traces: Sequence[DrawnLine], key: str, at: dict[str, str]
+    ) -> View:
+        across = coordinate_axis(key, traces) if key else depth_axis()
+        words = " ".join(f"{name}={value}" for name, value in at.items())
+        of = f"{quantity.label}{' at ' + words if words else ''} of {', '.join(self.names)}"
+        plot = over(traces, quantity, across, names=self.names, title=f"{of} over {across.label}")
+        return View(at, plot, tuple(entry.index for entry in rows))
+
+    def _side_by_side(self, quantity: Quantity, groups: Mapping[str, Sequence[Entry]], at: dict[str, str]) -> View:
+        lines = [(label, _traces(rows, set(), "")) for label, rows in groups.items()]
+        title = f"{quantity.label} of {', '.join(self.names)}, side by side"
+        plot = side_by_side(lines, quantity, names=self.names, title=title)
+        return View(at, plot, tuple(entry.index for rows in groups.values() for entry in rows))
+
+    def loose(self, quantity: Quantity, rows: Sequence[Entry]) -> PageFigure | None:
+        """Rows without a layer: over a numeric coordinate, or side by side; ``None`` for one number a model."""
+        varying = _varying(rows, set())
+        free = {key: values for key, values in varying.items() if key not in self.choices}
+        if not free and not any(key in varying for key in self.choices):
+            return None
+        numeric = [key for key, values in free.items() if len(values) >= 3 and all(map(_is_number, values))]
+        if numeric:
+            key = numeric[0]
+            placed = [entry for entry in rows if key in entry.row.at]
+            views = self.views(quantity, placed, [name for name in varying if name != key], key)
+            apart = [entry for entry in rows if key not in entry.row.at]
+            if apart:  # side by side in a view of their own
+                groups = _grouped(apart, lambda entry: entry.row.where() or quantity.label)
+                views.append(self._side_by_side(quantity, groups, {}))
+            return self.figure(quantity, placed, views, key)
+
+        def label(entry: Entry) -> str:
+            at = entry.row.at
+            return ", ".join(f"{name} {coordinate_text(at[name])}" for name in free if name in at) or quantity.label
+
+        choices = _by_choice(rows, self.choices)
+        views = [self._side_by_side(quantity, _grouped(group, label), dict(at)) for at, group in choices.items()]
+        return self.figure(quantity, rows, views, "")
+
+    def chart(self, chart: Chart, rows: Sequence[Entry]) -> list[PageFigure]:
+        """The figure of a chart of lines; none where there is nothing to see together."""
+        quantities, views, drawn = self.entries.quantities(self.instrument), [], []
+        for panel in chart.panels:
+            lines = [(line, group) for line in panel.lines if (group := _line_entries(rows, panel, line))]
+            if panel.form != "lines" or len(lines) < min(2, len(panel.lines)):
+                continue
+            meaning = quantities[lines[0][0].quantity]
+            if panel.powers:
+                meaning = replace(meaning, scale="linear", better="neither", unit="", neutral=None)
+            key = "" if panel.over == "depth" else panel.over
+            # The first line lies on top.
+            traces = [trace for line, group in reversed(lines) for trace in _labelled(group, line, self.spread, key)]
+            entries = [entry for _, group in lines for entry in group]
+            views.append(self._over(replace(meaning, label=panel.title or meaning.label), entries, traces, key, {}))
+            drawn += entries
+        if not views:
+            return []
+        first = quantities[drawn[0].row.quantity]
+        words = {"name": chart.name, "label": chart.title, "says": chart.says, "lead": True, "better": "neither"}
+        figure = self.figure(replace(first, **words), drawn, views, chart.panels[0].over)  # type: ignore[arg-type]
+        powers = " One unit of the axis is a factor of ten." if any(panel.powers for panel in chart.panels) else ""
+        return [replace(figure, read=figure.read + powers)]
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _values(rows: Iterable[Entry]) -> dict[str, set[Value]]:
     values: dict[str, set[Value]] = {}
     for entry in rows:
         for key, value in entry.row.at.items():
             values.setdefault(key, set()).add(value)
-    return {key for key, some in values.items() if key in ("head", "token") or len(some) > MOST_CHOICES}
+    return values
 
 
 def _varying(rows: Sequence[Entry], spread: set[str]) -> dict[str, list[str]]:
     """Coordinates that have several values within one model and quantity; what differs from model to model is none."""
-    groups: dict[tuple[int, bool, str], dict[str, set[str]]] = {}
-    values: dict[str, dict[str, Value]] = {}
+    groups = _grouped(rows, lambda entry: (entry.model, entry.initial, entry.row.quantity))
+    varying = {key for group in groups.values() for key, values in _values(group).items() if len(values) > 1} - spread
+    texts: dict[str, dict[str, Value]] = {}
     for entry in rows:
-        seen = groups.setdefault((entry.model, entry.initial, entry.row.quantity), {})
         for key, value in entry.row.at.items():
-            seen.setdefault(key, set()).add(shown_value(value))
-            values.setdefault(key, {}).setdefault(shown_value(value), value)
-    varying = {key for seen in groups.values() for key, some in seen.items() if len(some) > 1} - spread
-    return {key: _ordered(values[key]) for key in values if key in varying}
+            texts.setdefault(key, {}).setdefault(coordinate_text(value), value)
+    return {key: _ordered(values) for key, values in texts.items() if key in varying}
 
 
 def _ordered(values: dict[str, Value]) -> list[str]:
@@ -172,187 +249,73 @@ def _ordered(values: dict[str, Value]) -> list[str]:
     return list(values)
 
 
-def _preferred(key: str, values: list[str], instrument: str) -> str:
-    first = next((word for word in FIRST.get(key, ()) if word in values), None)
-    if first is not None:
-        return first
-    for line in HEADLINES:
-        if line.instrument == instrument:
-            for value in line.prefers.get(key, ()):
-                if shown_value(value) in values:
-                    return shown_value(value)
-    return values[0]
+def _preferred(key: str, values: list[str], prefers: Sequence[Mapping[str, Sequence[Value]]]) -> str:
+    order = (coordinate_text(value) for preference in prefers for value in preference.get(key, ()))
+    return next((text for text in order if text in values), values[0])
 
 
-def _figure(
-    entries: Entries,
-    instrument: str,
-    quantity: Quantity,
-    some: Sequence[Entry],
-    choices: dict[str, list[str]],
-    spread: set[str],
-    across: Across | str,
-) -> PageFigure:
-    """Panels of lines, one for every choice of coordinates that has rows."""
-    names = [model.name for model in entries.models]
-    groups: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
-    for entry in some:
-        key = tuple((name, shown_value(entry.row.at[name])) for name in choices if name in entry.row.at)
-        groups.setdefault(key, []).append(entry)
-    panels = []
-    for chosen, rows in groups.items():
-        axis = across if isinstance(across, str) else None
-        lines = _lines(rows, spread | ({axis} if axis else set()), axis)
-        here = coordinate_axis(across, lines) if isinstance(across, str) else across
-        at = " ".join(f"{key}={value}" for key, value in chosen)
-        title = f"{quantity.label}{' at ' + at if at else ''} of {', '.join(names)} over {here.label}"
-        plot = over(lines, quantity, here, names=names, title=title)
-        panels.append(Panel(dict(chosen), plot, tuple(entry.index for entry in rows)))
-    return PageFigure(
-        identifier(instrument, quantity.name),
-        quantity,
-        tuple(panels),
-        how_to_read(quantity, some, across if isinstance(across, str) else "depth", several=entries.joined),
-        facts_of(entries, instrument, some),
-        formula_html(quantity.formula),
-    )
-
-
-def _lines(rows: Sequence[Entry], spread: set[str], axis: str | None) -> list[Line]:
-    groups: dict[tuple[object, ...], list[Entry]] = {}
+def _grouped(rows: Iterable[Entry], key: Callable[[Entry], GroupKey]) -> dict[GroupKey, list[Entry]]:
+    groups: dict[GroupKey, list[Entry]] = {}
     for entry in rows:
-        apart = entry.row.at.keys() & (spread - {axis})
-        groups.setdefault((entry.model, entry.initial, entry.row.kind, bool(apart)), []).append(entry)
-    lines = []
-    for (model, initial, kind, scattered), some in groups.items():
-        assert isinstance(model, int)
-        where = (lambda e: float(e.row.at[axis])) if axis else (lambda e: e.row.depth or 0.0)
-        ordered = sorted(some, key=where)
-        places = [where(entry) for entry in ordered]
-        several = len(set(places)) < len(places) and not initial
-        if initial and len(set(places)) < len(places):  # a line for each seed
-            seeds: list[list[Entry]] = []
-            for entry in some:
-                home = next((seed for seed in seeds if where(entry) not in {where(e) for e in seed}), None)
-                if home is None:
-                    seeds.append(home := [])
-                home.append(entry)
-            lines += [Line(model, kind, tuple(sorted(seed, key=where)), True) for seed in seeds]  # type: ignore[arg-type]
-            continue
-        lines.append(Line(model, kind, tuple(ordered), bool(initial), not (scattered or several)))  # type: ignore[arg-type]
+        groups.setdefault(key(entry), []).append(entry)
+    return groups
+
+
+def _by_choice(rows: Iterable[Entry], choices: Iterable[str]) -> dict[Choice, list[Entry]]:
+    """Rows by their values of these coordinates."""
+    names = list(choices)
+
+    def choice(entry: Entry) -> Choice:
+        return tuple((name, coordinate_text(entry.row.at[name])) for name in names if name in entry.row.at)
+
+    return _grouped(rows, choice)
+
+
+def _traces(rows: Sequence[Entry], spread: set[str], key: str) -> list[DrawnLine]:
+    """Lines of rows: one for each model and kind of number; of random weights, one for each seed."""
+
+    def along(entry: Entry) -> float:
+        return float(entry.row.at[key]) if key else entry.row.depth or 0.0
+
+    groups = _grouped(
+        rows,
+        lambda entry: (entry.model, entry.initial, entry.row.kind, bool(entry.row.at.keys() & (spread - {key}))),
+    )
+    traces = []
+    for (model, initial, kind, scattered), group in groups.items():
+        ordered = sorted(group, key=along)
+        crowded = len(set(map(along, ordered))) < len(ordered)
+        if initial and crowded:
+            traces += [DrawnLine(model, kind, tuple(sorted(seed, key=along)), True) for seed in _seeds(group, along)]
+        else:
+            traces.append(DrawnLine(model, kind, tuple(ordered), initial, not (scattered or crowded)))
     # References lie under everything, and the first model on top.
-    return sorted(lines, key=lambda line: (not line.initial, -line.model))
+    return sorted(traces, key=lambda trace: (not trace.initial, -trace.model))
 
 
-def _loose_figure(
-    entries: Entries, instrument: str, quantity: Quantity, some: Sequence[Entry], choices: dict[str, list[str]]
-) -> PageFigure | None:
-    """Rows without a layer: over a numeric coordinate, or side by side; ``None`` where there is one number a model."""
-    varying = _varying(some, set())
-    rest = {key: values for key, values in varying.items() if key not in choices}
-    numeric = [key for key, values in rest.items() if len(values) >= 3 and all(_is_number(text) for text in values)]
-    if not rest and not any(key in varying for key in choices):
-        return None
-    names = [model.name for model in entries.models]
-    if numeric:
-        key = numeric[0]
-        others = {name: values for name, values in varying.items() if name != key}
-        have = [entry for entry in some if key in entry.row.at]
-        without = [entry for entry in some if key not in entry.row.at]
-        return _figure(entries, instrument, quantity, have, others, set(), key) if not without else _with_loose(
-            entries, instrument, quantity, have, without, others, key
-        )  # fmt: skip
-    groups: dict[tuple[tuple[str, str], ...], dict[str, list[Entry]]] = {}
-    for entry in some:
-        chosen = tuple((name, shown_value(entry.row.at[name])) for name in choices if name in entry.row.at)
-        label = ", ".join(f"{name} {shown_value(entry.row.at[name])}" for name in rest if name in entry.row.at)
-        groups.setdefault(chosen, {}).setdefault(label or quantity.label, []).append(entry)
-    panels = []
-    for chosen, by_label in groups.items():
-        lines = [(label, _lines(rows, set(), None)) for label, rows in by_label.items()]
-        title = f"{quantity.label} of {', '.join(names)}, side by side"
-        plot = side_by_side(lines, quantity, names=names, title=title)
-        behind = tuple(entry.index for rows in by_label.values() for entry in rows)
-        panels.append(Panel(dict(chosen), plot, behind))
-    return PageFigure(
-        identifier(instrument, quantity.name),
-        quantity,
-        tuple(panels),
-        how_to_read(quantity, some, "", several=entries.joined),
-        facts_of(entries, instrument, some),
-        formula_html(quantity.formula),
-    )
+def _seeds(rows: Sequence[Entry], along: Callable[[Entry], float]) -> list[list[Entry]]:
+    """Rows of random networks in as many lines as there are at one place."""
+    seeds: list[list[Entry]] = []
+    for entry in rows:
+        seed = next((seed for seed in seeds if along(entry) not in map(along, seed)), None)
+        if seed is None:
+            seeds.append(seed := [])
+        seed.append(entry)
+    return seeds
 
 
-def _against_bounds(entries: Entries, instrument: str, along: Sequence[Entry]) -> PageFigure | None:
-    """A measured ratio ``X`` and bounds ``log_…bound`` of it in one figure, by powers of ten; ``None`` without both.
-
-    Bounds may be too large for a number, so they are rows of logarithms, and the measured ones are made such here.
-    """
-    whole = [entry for entry in along if "head" not in entry.row.at and not entry.initial]
-    measured = [
-        replace(entry, row=replace(row, value=math.log10(row.value), low=_log(row.low), high=_log(row.high)))
-        for entry in whole
-        if (row := entry.row).quantity == "stretch" and row.kind == "lower" and row.value > 0
-    ]
-    bounds = [entry for entry in whole if entry.row.quantity in BOUNDS and entry.row.quantity != "stretch"]
-    if not measured or not bounds:
-        return None
-    names = [model.name for model in entries.models]
-    groups: dict[tuple[int, str], list[Entry]] = {}
-    for entry in (*bounds, *measured):
-        groups.setdefault((entry.model, entry.row.quantity), []).append(entry)
-    named = min(model for model, _ in groups)  # one model's lines carry the words for all
-    lines = [
-        Line(model, some[0].row.kind, tuple(sorted(some, key=lambda entry: entry.row.depth or 0.0)),
-             label=BOUNDS[name] if model == named else "")
-        for (model, name), some in groups.items()
-    ]  # fmt: skip
-    own = entries.quantities(instrument)
-    quantity = Quantity(
-        "against-bounds",
-        "log10 of stretch and bounds",
-        "The largest stretch that was seen, from below, and what is proved from above: the truth lies between them.",
-        own["log_bound"].formula,
-        own["log_bound"].reference,
-    )
-    title = f"Measured stretch and its bounds, of {', '.join(names)}, over depth"
-    return PageFigure(
-        identifier(instrument, quantity.name),
-        quantity,
-        (
-            Panel(
-                {},
-                over(lines, quantity, depth_axis(), names=names, title=title),
-                tuple(e.index for e in (*bounds, *measured)),
-            ),
-        ),
-        how_to_read(quantity, [*bounds, *measured], "depth", several=entries.joined)
-        + " One unit of the axis is a factor of ten.",
-        facts_of(entries, instrument, measured),
-        formula_html(quantity.formula),
-    )
+def _line_entries(rows: Sequence[Entry], panel: Panel, line: Line) -> list[Entry]:
+    """The rows of a chart's line, in powers of ten where its panel is: bounds may be too large for a number."""
+    entries = [entry for entry in rows if not entry.initial and on_line(entry.row, panel, line)]
+    if panel.powers and not line.power:
+        entries = [replace(entry, row=in_powers(entry.row)) for entry in entries]
+    return [entry for entry in entries if math.isfinite(entry.row.value) or not panel.powers]
 
 
-def _log(value: float | None) -> float | None:
-    return None if value is None else math.log10(value) if value > 0 else -math.inf
-
-
-def _with_loose(
-    entries: Entries, instrument: str, quantity: Quantity, have: Sequence[Entry], without: Sequence[Entry],
-    others: dict[str, list[str]], key: str,
-) -> PageFigure:  # fmt: skip
-    """A figure over a coordinate, and rows without that coordinate side by side in a panel of their own."""
-    made = _figure(entries, instrument, quantity, have, others, set(), key)
-    names = [model.name for model in entries.models]
-    by_label: dict[str, list[Entry]] = {}
-    for entry in without:
-        by_label.setdefault(entry.row.where() or quantity.label, []).append(entry)
-    lines = [(label, _lines(rows, set(), None)) for label, rows in by_label.items()]
-    title = f"{quantity.label} of {', '.join(names)}, side by side"
-    plot = side_by_side(lines, quantity, names=names, title=title)
-    panel = Panel({}, plot, tuple(entry.index for entry in without))
-    return PageFigure(made.id, quantity, (*made.panels, panel), made.read, made.facts, made.formula)
+def _labelled(rows: Sequence[Entry], line: Line, spread: set[str], key: str) -> list[DrawnLine]:
+    """The lines of a chart's line; one model's carry the words for all."""
+    first = min(entry.model for entry in rows)
+    return [replace(trace, label=line.label if trace.model == first else "") for trace in _traces(rows, spread, key)]
 
 
 def _is_number(text: str) -> bool:

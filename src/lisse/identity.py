@@ -1,0 +1,108 @@
+"""What a function, a class or a tensor is, as text or a hash: the same in every process, another when it is another."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+def hash_tensor(digest: Any, tensor: Tensor) -> None:
+    """Feed a tensor's bytes to a hash, 64 MiB at a time, so that a view or a GPU tensor needs no full copy."""
+    values: Any = tensor.detach()
+    values = values.to_local() if hasattr(values, "to_local") else values  # of a DTensor, what this process holds
+    values = values.reshape(-1) if values.is_contiguous() else values
+    rows = max(1, 2**26 // max(1, values[:1].numel() * values.element_size()))
+    for start in range(0, len(values), rows):
+        part = values[start : start + rows].cpu().contiguous().reshape(-1)
+        # A weight of fully_shard must stay resizable, which NumPy's view of it would end.
+        part = part.clone() if isinstance(tensor, torch.nn.Parameter) else part
+        digest.update(part.view(torch.uint8).numpy().data)
+
+
+def tensor_identity(tensor: Tensor | np.ndarray) -> str:
+    """Type, shape and a hash of the numbers; of an array of objects the first two."""
+    digest = hashlib.blake2b(digest_size=20)
+    if tensor.dtype != object:
+        hash_tensor(digest, torch.as_tensor(tensor))
+    return f"{tensor.dtype} {list(tensor.shape)} {digest.hexdigest()}"
+
+
+def function_identity(function: Any) -> str:
+    """A function, or a value that is called like one: name, code, defaults and plain values of its closure."""
+    if isinstance(function, functools.partial):
+        options = [f"{key}={_value(value)}" for key, value in sorted(function.keywords.items())]
+        return f"{function_identity(function.func)}({', '.join([*map(_value, function.args), *options])})"
+    if isinstance(function, nn.Module):
+        return repr(function)
+    if dataclasses.is_dataclass(function) and not isinstance(function, type):
+        fields = [f"{field.name}={_value(getattr(function, field.name))}" for field in dataclasses.fields(function)]
+        return f"{type(function).__qualname__}({', '.join(fields)})"
+    code = getattr(function, "__code__", None)
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    if code is None:
+        return name
+    defaults = [*map(_value, function.__defaults__ or ())]
+    defaults += [f"{key}={_value(value)}" for key, value in sorted((function.__kwdefaults__ or {}).items())]
+    cells = [_cell(cell) for cell in function.__closure__ or ()]
+    digest = hashlib.blake2b(repr((_code(code), defaults, cells)).encode(), digest_size=6)
+    return f"{name} {digest.hexdigest()}"
+
+
+@functools.lru_cache(maxsize=4096)
+def class_source(kind: Any) -> str:
+    """The whole file that defines a class, whose methods may call what stands beside it; PyTorch's own by its version.
+
+    A class without a file (of a notebook, of ``exec``) is the code of its methods.
+    """
+    if kind.__module__.startswith("torch."):
+        return str(torch.__version__)
+    try:
+        return Path(inspect.getfile(kind)).read_text(encoding="utf-8", errors="replace")
+    except (TypeError, OSError):
+        return repr([kind, *(function_identity(value) for value in vars(kind).values() if hasattr(value, "__code__"))])
+
+
+def _value(value: Any) -> str:
+    """A value without its address in memory: itself where it is plain, else what kind of thing it is."""
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, (Tensor, np.ndarray)):
+        return tensor_identity(value)
+    return function_identity(value) if callable(value) or dataclasses.is_dataclass(value) else type(value).__qualname__
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    return code.co_code, code.co_names, [_constant(constant) for constant in code.co_consts]
+
+
+def _constant(constant: Any) -> Any:
+    if isinstance(constant, CodeType):  # a function inside
+        return _code(constant)
+    # The order of a set of strings is another in every process.
+    return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+
+
+def _cell(cell: Any) -> Any:
+    try:
+        return _enclosed(cell.cell_contents)
+    except ValueError:  # empty
+        return None
+
+
+def _enclosed(value: Any) -> Any:
+    if isinstance(value, (Tensor, np.ndarray)):
+        return tensor_identity(value)
+    if isinstance(value, tuple):
+        return tuple(map(_enclosed, value))
+    return value if isinstance(value, (str, int, float, bool)) else type(value).__qualname__

@@ -1,0 +1,53 @@
+"""Where changes along depth are measured from: the first place of a network at which samples have distances."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lisse.run import Run
+from lisse.taps import Tap
+
+
+def origin_of(run: Run) -> Tap:
+    """The input as the model is given it; for token ids, which have no distances, the first layer.
+
+    Also where other layers were chosen, as long as it can be read without a forward: what is measured between it and
+    a layer does not depend on which layers are read between them.
+    """
+    source = run.taps.source
+    if source is None:
+        return run.taps[0]
+    return source if has_points(run, source) else run.taps[0]
+
+
+def has_points(run: Run, tap: Tap) -> bool:
+    """Whether :func:`points_at` can read a layer."""
+    return tap.name in run.taps.names or (tap.role == "input" and isinstance(run.data.form, Tensor))
+
+
+def origin_note(run: Run) -> list[str]:
+    """A word where distances do not come from the input."""
+    origin, source = origin_of(run), run.taps.source
+    if source is None or origin.name != source.name:
+        return [f"Distances are compared with those of {origin.name}, the first layer that was chosen."]
+    return [] if origin.role == "input" else [
+        f"The input has no distances (it holds integers): they are those of {origin.name}."
+    ]  # fmt: skip
+
+
+def points_at(run: Run, tap: Tap, n: int) -> Tensor:
+    """The first ``n`` samples at a layer ``[n, …]``: what was recorded, or the inputs where they were not."""
+    return run.recording(n)[tap.name] if tap.name in run.taps.names else inputs_of(run, n)
+
+
+def inputs_of(run: Run, n: int) -> Tensor:
+    """The first ``n`` inputs as they are given, flat ``[n, d]``."""
+    return torch.cat([batch.inputs.flatten(1).cpu() for batch in run.batches(n)])  # type: ignore[union-attr]
+
+
+def box_width(inputs: Tensor) -> dict[str, float]:
+    """The largest distance in the box that holds inputs ``[n, …]``, by norm."""
+    flat = inputs.flatten(1).double()
+    sides = flat.amax(0) - flat.amin(0)
+    return {"l2": float(torch.linalg.vector_norm(sides)), "linf": float(sides.max())}

@@ -1,0 +1,326 @@
+"""One stage of a model read batch by batch: what Propagation takes its means over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lisse.data import Batch
+from lisse.instruments.propagation.masked import (
+    TOGETHER,
+    hidden_patches,
+    interpolation,
+    interpolation_weights,
+    lemma,
+    mask_mass,
+)
+from lisse.instruments.propagation.numbers import (
+    Rings,
+    added_rank,
+    distances,
+    in_order,
+    kernel,
+    key,
+    quantity_at,
+    step,
+    steps,
+)
+from lisse.instruments.propagation.sites import AttentionBlock, Stage, lengths_of
+from lisse.maths.given import all_finite, overflow_advice
+from lisse.maths.integral import row_sum_error
+from lisse.maths.similarity import CKAStream
+from lisse.maths.variation import token_norm, token_variation
+from lisse.networks.attention import Heads, heads_called, heads_of, heads_seen, masked
+from lisse.networks.zoo.vit import SplitHeadAttention
+from lisse.run import Run
+from lisse.run.rows import LEAST_SAMPLES
+from lisse.taps import AttentionCall, Tap
+
+if TYPE_CHECKING:
+    from lisse.instruments.propagation import Propagation
+
+LEAST_GROUP = 4  # the unbiased HSIC needs as many
+
+
+class Reading:
+    """One stage of a model, as a function of a range of images: see :meth:`block`."""
+
+    def __init__(self, options: Propagation, run: Run, stage: Stage, n: int) -> None:
+        self.options, self.run, self.stage, self.n = options, run, stage, n
+        self.key = ("reading", stage.part)
+        self.group = max(LEAST_GROUP, min(50, n // LEAST_SAMPLES))  # eight groups or more, for an interval
+        self.roles = {tap: (i, word) for i, layer in enumerate(stage.layers) for word, tap in layer.taps.items()}
+        self.rings: dict[tuple[tuple[int, int], tuple[int, int]], Rings] = {}
+        self.waiting: list[Tensor] = []  # layer by layer, images before ``position`` that make no whole group yet
+        self.position = 0
+        # Of the batch that runs:
+        self.batch = Batch(torch.empty(0), None, 0)
+        self.hidden: Tensor | None = None  # its masked patches
+        self.on: Callable[[Tap, Tensor], Tensor | None] = self._on
+        self.numbers: dict[str, Tensor] = {}
+        self.parts: dict[int, dict[str, Tensor]] = {}  # what was read of a layer whose end is still to come
+        self.sites = {(layer.site.entry.module, layer.site.entry.call): i for i, layer in enumerate(stage.layers)}
+        self.calls: dict[int, AttentionCall] = {}
+        self.features: list[Tensor] = []  # what enters the first block, and what leaves each
+
+    def block(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Images ``start … stop - 1``, at most a batch of the run.
+
+        Of layer l, under ``l `` and a :func:`~lisse.instruments.propagation.numbers.key`: a number per image [b], of
+        the first images alone where they are taken apart. ``l lengths`` [b]: how many tokens are valid. Under
+        ``l `` and the name of an array: attention by head [b, M, …]. ``similarity`` [k, L, L]: HSIC of the groups of
+        images that end here.
+        """
+        if start != self.position:  # an interrupted run goes on: the group that is not finished is read again
+            self._wait(start)
+        self.numbers = {}
+        for output in self._outputs(start, stop, self._on):
+            if self.stage.part == "decoder":
+                self._bound(output)
+            if self.options.ablation:
+                self.on = self._without_skip
+                self.stage.run(self.run, self.batch)
+        self.numbers["similarity"] = self._similarity(stop)
+        return self.numbers
+
+    def _outputs(self, start: int, stop: int, on: Callable[[Tap, Tensor], Tensor | None]) -> Iterator[Any]:
+        (self.batch,) = self.run.batches(stop, start=start)
+        if self.stage.part == "decoder":
+            assert self.stage.network is not None
+            self.hidden = hidden_patches(self.stage.network, self.stage.noise(self.run, self.batch))
+        self.on, self.features = on, []
+        return self.stage.outputs(self.run, self.batch, lambda tap, value: self.on(tap, value), self._called)
+
+    def _called(self, call: AttentionCall) -> None:
+        index = self.sites.get((call.module, call.number))
+        if index is not None and self.on == self._on:
+            self.calls[index] = call
+
+    def _add(self, index: int, numbers: Mapping[str, Tensor]) -> None:
+        self.numbers |= {f"{index} {name}": values.double().cpu() for name, values in numbers.items()}
+
+    # -- one layer -------------------------------------------------------------------------------------------------
+
+    def _on(self, tap: Tap, value: Tensor) -> None:
+        index, word = self.roles[tap]
+        if word in ("fed", "given") and self.batch.start >= self.options.kernels:
+            return
+        parts = self.parts.setdefault(index, {})
+        # A copy: a residual sum may be written into what is read here.
+        parts[word] = value if word in ("after", "qkv", "softmax") else value.clone()
+        if word == "after":
+            self._layer(index, self.parts.pop(index))
+
+    def _layer(self, index: int, parts: dict[str, Tensor]) -> None:
+        layer = self.stage.layers[index]
+        for word, value in parts.items():
+            if not all_finite(value):
+                raise ValueError(
+                    f"Propagation: activations must be finite, got nan or inf at {layer.name} ({word})."
+                    f"{overflow_advice(value)}"
+                )
+        ends = [parts[word] for word in ("before", "entry", "out", "after")]
+        v, u, z, after = ends = [x.float() if x.dtype.itemsize < 4 else x for x in ends]  # no sums in half precision
+        lengths = lengths_of(self.batch.inputs, v.shape[1], len(v), layer.name)
+        heads = self._heads(index, layer, parts, lengths)
+
+        def numbers(rows: Tensor, length: int) -> dict[str, Tensor]:
+            if len(rows) == len(v):
+                return self._numbers(layer, ends, heads, length)
+            rows = rows.to(v.device)
+            return self._numbers(layer, [x[rows] for x in ends], None if heads is None else heads.of(rows), length)
+
+        self._add(index, {"lengths": lengths, **_by_length(lengths, numbers)})
+        if heads is not None and self.batch.start < self.options.kernels:
+            # Behind a norm that comes after the sum, the network's input and output are taken as they are.
+            turned = "fed" in parts and "given" in parts and torch.equal(u, v)
+            ranked = (parts["fed"], parts["fed"] + parts["given"]) if turned else (v + z, after)
+            self._add(index, self._kernels(layer, heads, ranked, lengths[: self.options.kernels - self.batch.start]))
+        if heads is not None and self.hidden is not None and self.batch.start < self.options.lemma:
+            few = slice(self.options.lemma - self.batch.start)
+            self._add(index, self._lemma(layer, heads.of(few), self.hidden[few]))
+        for tokens in (after,) if self.features else (v, after):
+            self._feature(layer, tokens)
+
+    def _heads(self, index: int, layer: AttentionBlock, parts: Mapping[str, Tensor], lengths: Tensor) -> Heads | None:
+        """Queries, keys and values; ``None`` where nothing says what the attention does."""
+        module = self.stage.model.get_submodule(layer.site.entry.module)
+        if "softmax" in parts and isinstance(module, SplitHeadAttention):
+            return heads_seen(module, parts["qkv"], parts["softmax"])
+        if layer.source in ("call", "softmax"):
+            call = self.calls.pop(index)
+            # As many as are looked at: a clean pass grows in whole batches.
+            return heads_called(call.first(self.batch.size))
+        if layer.source is None:
+            return None
+        u, causal, tokens, added = parts["entry"], layer.mode == "causal", parts["before"].shape[1], None
+        if causal or bool((lengths < tokens).any()):
+            added = masked(torch.arange(tokens) < lengths[:, None], tokens, causal=causal).to(u.device)
+        return heads_of(self.stage.model, layer.site, u, added)
+
+    def _numbers(
+        self, layer: AttentionBlock, ends: Sequence[Tensor], heads: Heads | None, length: int
+    ) -> dict[str, Tensor]:
+        """Of samples with ``length`` valid tokens: what moves, and how far the attention looks."""
+        grid, span = layer.within(length), layer.span(length)
+        v, u, z, after = (x[:, span] for x in ends)
+        if heads is None:
+            return steps(v, u, z, after, None, grid)
+        mixed = None
+        if ends[1].shape == ends[0].shape:
+            mixed = heads.matrix.mean(1)[:, span, :length].to(ends[1]) @ ends[1][:, :length]
+        numbers = steps(v, u, z, after, mixed, grid)
+        numbers[key("row_sum_error")] = row_sum_error(heads.matrix[..., :length, :length]).amax(1)
+        patches = heads.matrix[..., span, span]
+        if patches.shape[-1] < heads.matrix.shape[-1]:
+            patches = patches / patches.sum(-1, keepdim=True)
+        rings = self.rings_of(layer, length)
+        by_head = rings.of(patches)
+        numbers |= distances(by_head, rings)
+        numbers |= {"attention_distance": by_head[..., 0], "attention_mass": by_head[..., 1:]}
+        if self.hidden is not None:
+            by_head, even = rings.masked(patches, self.hidden)
+            numbers |= distances(by_head, rings, queries="masked, unmasked keys")
+            numbers |= distances(even[:, None], rings, queries="masked, unmasked keys, uniform")
+            numbers |= {"attention_distance_masked": by_head[..., 0], "attention_mass_masked": by_head[..., 1:]}
+            numbers["attention_mass_masked_uniform"] = even[:, 1:]
+            numbers |= mask_mass(heads.matrix, self.hidden, layer.leading)
+        return numbers
+
+    def _kernels(
+        self, layer: AttentionBlock, heads: Heads, ranked: tuple[Tensor, Tensor], lengths: Tensor
+    ) -> dict[str, Tensor]:
+        """What is taken apart on a few images only: the kernel, and the rank before and after the FFN."""
+
+        def numbers(rows: Tensor, length: int) -> dict[str, Tensor]:
+            span, rows = layer.span(length), rows.to(ranked[0].device)
+            group = heads.of(rows)
+            patches = group.matrix[..., span, span]
+            patches = patches / patches.sum(-1, keepdim=True)
+            ranks = {key("added_rank"): added_rank(*(tokens[rows, span] for tokens in ranked))}
+            return kernel(group, patches, layer.within(length), span) | ranks
+
+        return _by_length(lengths, numbers)
+
+    def _lemma(self, layer: AttentionBlock, heads: Heads, hidden: Tensor) -> dict[str, Tensor]:
+        """Lemma 6.1, and how far the weights of (25) reach."""
+        numbers = lemma(heads, hidden, layer.leading)
+        rings = self.rings_of(layer)
+        weights = interpolation_weights(heads, hidden, layer.leading)
+        numbers |= distances(rings.masked(weights, hidden)[0], rings, queries="masked, weights of (25)")
+        weights = interpolation_weights(heads, hidden, layer.leading, one_set=True)
+        one_set = distances(rings.masked(weights, hidden)[0], rings, queries=f"masked, weights of (25), {TOGETHER}")
+        # One set has no nearest and no farthest head.
+        return numbers | {
+            name: far for name, far in one_set.items() if quantity_at(name)[1].get("over", "mean") == "mean"
+        }
+
+    def rings_of(self, layer: AttentionBlock, length: int | None = None) -> Rings:
+        """The rings around the tokens of a sample with ``length`` of them, or of the longest."""
+        grid = layer.grid if length is None else layer.within(length)
+        if (grid, layer.grid) not in self.rings:
+            self.rings[grid, layer.grid] = Rings(grid, self.options.radii, layer.grid)
+        return self.rings[grid, layer.grid]
+
+    # -- beside the layers -----------------------------------------------------------------------------------------
+
+    def _bound(self, logits: Tensor) -> None:
+        """Both sides of (26) on a few images, beside the last layer."""
+        few = max(0, self.options.kernels - self.batch.start)
+        if few and self.stage.network is not None and self.hidden is not None:
+            images = self.stage.fed(self.run, self.batch)[0][:few]
+            numbers = interpolation(self.stage.network, logits[:few], images, self.hidden[:few])
+            self._add(len(self.stage.layers) - 1, numbers)
+
+    def _without_skip(self, tap: Tap, value: Tensor) -> Tensor | None:
+        """The network without skips around attention: its output z is replaced by z - v."""
+        index, word = self.roles[tap]
+        if word == "before":
+            self.parts[index] = {"before": value.clone()}
+        elif word == "out":
+            return value - self.parts[index]["before"]
+        elif word == "after":
+            layer, v = self.stage.layers[index], self.parts.pop(index)["before"]
+
+            def numbers(rows: Tensor, length: int) -> dict[str, Tensor]:
+                grid, span, rows = layer.within(length), layer.span(length), rows.to(v.device)
+                before, of = v[rows, span], "block without skips"
+                size = token_norm(before), token_variation(before, grid=grid)
+                changes = step(of, value[rows, span] - before, size, grid)
+                return changes | {key("norm", of=of): size[0], key("variation", of=of): size[1]}
+
+            self._add(index, _by_length(lengths_of(self.batch.inputs, v.shape[1], len(v), layer.name), numbers))
+        return None
+
+    # -- between layers --------------------------------------------------------------------------------------------
+
+    def _feature(self, layer: AttentionBlock, tokens: Tensor) -> None:
+        """One row per image: the patches side by side, or the mean over valid words where their number differs."""
+        inputs, count = self.batch.inputs, tokens.shape[1]
+        if isinstance(inputs, dict) and "attention_mask" in inputs:
+            valid = torch.arange(count) < lengths_of(inputs, count, len(tokens), layer.name)[:, None]
+            weights = valid.to(tokens.device)[..., None].to(tokens)
+            self.features.append((tokens * weights).sum(1) / weights.sum(1))
+        else:
+            self.features.append(tokens[:, layer.span(count)].clone().flatten(1))
+
+    def _similarity(self, stop: int) -> Tensor:
+        """HSIC of groups of consecutive images, across batches: the same for any size of these."""
+        layers = self._waited()
+        count = len(layers[0])
+        stream, remainder = CKAStream(), count % self.group
+        for start in range(0, count - remainder, self.group):
+            stream.update([_factor(layer[start : start + self.group]) for layer in layers])
+        if stop == self.n and remainder >= LEAST_GROUP:  # fewer at the end, where they are enough for an estimate
+            stream.update([_factor(layer[count - remainder :]) for layer in layers])
+        # A copy: a view would keep the whole batch.
+        self.waiting = [layer[count - remainder :].clone() for layer in layers] if remainder else []
+        self.position = stop
+        return stream.tables if stream.batches else torch.zeros(0, len(layers), len(layers), dtype=torch.float64)
+
+    def _waited(self) -> list[Tensor]:
+        """The images that wait, and those of the batch behind them, layer by layer."""
+        if not self.waiting:
+            return self.features
+        return [torch.cat(parts) for parts in zip(self.waiting, self.features, strict=True)]
+
+    def queue(self) -> dict[str, Tensor]:
+        """The images that wait, for a run that is interrupted here."""
+        return {str(index): layer for index, layer in enumerate(self.waiting)}
+
+    def _wait(self, start: int) -> None:
+        """The images before ``start`` whose group ends behind it: kept, or read again in the batches they were in."""
+        images = self.run.waited(self.options, self.key, self.n, start)
+        if images is not None:
+            self.waiting = [images[str(index)].to(self.run.device) for index in range(len(images))]
+            return
+
+        def on(tap: Tap, value: Tensor) -> None:
+            index, word = self.roles[tap]
+            if word == "after" or (word == "before" and not self.features):
+                self._feature(self.stage.layers[index], value)
+
+        self.waiting, batch, count = [], self.run.batch, start % self.group
+        for position in range((start - count) // batch * batch, start if count else 0, batch):
+            for _ in self._outputs(position, min(position + batch, start), on):
+                self.waiting = self._waited()
+        self.waiting = [layer[len(layer) - count :] for layer in self.waiting]
+
+
+def _by_length(lengths: Tensor, numbers: Callable[[Tensor, int], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Numbers of all samples, from those with the same number of valid tokens each."""
+    groups = [(lengths == length).nonzero()[:, 0] for length in lengths.unique()]
+    parts = [numbers(rows, int(lengths[rows[0]])) for rows in groups]
+    return in_order(parts, groups, len(lengths))
+
+
+def _factor(features: Tensor) -> Tensor:
+    """Few numbers with the same distances as many [n, f]: CKA sees inner products of centred rows alone."""
+    centred = features - features.mean(0)
+    if centred.shape[1] <= len(centred):
+        return centred.double().cpu()
+    values, vectors = torch.linalg.eigh((centred @ centred.T).double().cpu())
+    return vectors * values.clamp_min(0).sqrt()

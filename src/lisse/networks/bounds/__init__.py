@@ -1,0 +1,17 @@
+"""The bounds of :mod:`lisse.maths.bounds` on a real module's weights, and norms of its linear layers."""
+
+from lisse.networks.bounds.ball import ball_bounds, certified_radius, lipschitz_radius
+from lisse.networks.bounds.layers import LayerBound, layer_bounds
+from lisse.networks.bounds.module import of_module
+from lisse.networks.bounds.operators import OperatorNorm, operator_norm
+
+__all__ = [
+    "LayerBound",
+    "OperatorNorm",
+    "ball_bounds",
+    "certified_radius",
+    "layer_bounds",
+    "lipschitz_radius",
+    "of_module",
+    "operator_norm",
+]

@@ -1,0 +1,72 @@
+"""Catastrophic overfitting: a network that learns its own adversary and falls to any other [wong2020] sec. 5.1."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lisse.data import Dataset
+from lisse.maths.intervals import share_interval
+from lisse.networks.answers import right
+from lisse.networks.attack import Adversary, attack
+
+#: Columns of the log: accuracy under the training's own adversary, and under PGD of ten steps on the margin.
+WATCHED = ("trained_attack_accuracy", "attack_accuracy")
+_SAMPLES, _STEPS = 256, 10
+#: Of the samples that a training passes through its network, how many the watch may add. Counted, not timed: whether a
+#: training ends must not hang on a clock.
+SHARE = 0.05
+
+
+class Watchtower:
+    """The same few samples, looked at now and then under the adversary of a training and under a stronger attack."""
+
+    def __init__(self, adversary: Adversary, data: Dataset, device: torch.device, dtype: torch.dtype) -> None:
+        self.adversary = adversary
+        few = data.sample(min(_SAMPLES, len(data)), seed=0)
+        assert isinstance(few.inputs, Tensor)
+        assert few.targets is not None
+        x = few.inputs.to(device)
+        self.x = x.to(dtype) if x.is_floating_point() else x.to(dtype).div_(255)
+        self.y = few.targets.to(device).long()
+
+    def every(self, samples: int) -> int:
+        """Epochs of ``samples`` between two looks; the last epoch is looked at in any case."""
+        steps = 1 if self.adversary.method == "fgsm" else self.adversary.steps
+        look = len(self.y) * (steps + _STEPS + 3)
+        return max(1, math.ceil(look / (SHARE * samples * (steps + 1))))
+
+    def accuracies(self, model: nn.Module) -> tuple[float, float]:
+        """Under the training's own adversary, and under the stronger attack."""
+        adversary = self.adversary
+        box = None if adversary.bounds is None else (float(adversary.bounds[0]), float(adversary.bounds[1]))
+        moved = adversary.moved(model, self.x, self.y)
+        harder = attack(
+            model,
+            self.x,
+            self.y,
+            method="pgd",
+            norm=adversary.norm,
+            eps=adversary.eps,
+            steps=_STEPS,
+            bounds=box,
+            start=moved,
+        )
+        first, second = (right(model, points, self.y).double().mean() for points in (moved, harder))
+        return float(first), float(second)
+
+    def collapsed(self, usual: float, harder: float) -> bool:
+        """Whether the stronger attack takes more than half of what the own one leaves, beyond both intervals.
+
+        Random-start FGSM and PGD leave a sound network nearly the same share of answers. Nothing is lost where the own
+        one leaves no more than guessing would; and the adversary of TRADES turns answers, wrong or not: it is watched
+        and not judged.
+        """
+        n = len(self.y)
+        left = float(share_interval(usual, n).low)
+        guessing = 1 / (int(self.y.max()) + 1)
+        return (
+            self.adversary.method != "trades" and left > guessing and float(share_interval(harder, n).high) < left / 2
+        )

@@ -1,0 +1,64 @@
+"""`lisse improve`: a fine-tuned network, a page of before and after, and the same command again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lisse.models import load_model
+from lisse.profile_file import load
+
+MODEL = "zoo:fc2?in_channels=1&size=8&mean=none"
+
+
+@pytest.fixture
+def checkpoint(lisse):
+    done = lisse("train", MODEL, "--data", "digits", "--out", "plain", "--epochs", "4", "--lr", "0.01")
+    assert done.exit_code == 0, done.output
+    return "plain/model.safetensors"
+
+
+@pytest.mark.slow
+def test_it_ends_in_a_page_of_before_and_after(lisse, folder, checkpoint):
+    line = [
+        "improve",
+        checkpoint,
+        "--data",
+        "digits",
+        "--for",
+        "attacks",
+        "--out",
+        "better",
+        "--quick",
+        "--epochs",
+        "3",
+    ]
+    done = lisse(*line, "--eps", "15/100")
+    assert done.exit_code == 0, done.output
+    recipe = json.loads((folder / "better" / "config.json").read_text())["recipe"]
+    assert (recipe["adversary"], recipe["adversary_steps"], recipe["eps"], recipe["epochs"]) == ("pgd", 7, 0.15, 3)
+    (words,) = [text for text in done.stdout.splitlines() if text.startswith("Right under APGD at linf 0.15: before")]
+    before, after = (float(words.partition(name)[2].split("%")[0]) for name in ("before ", "after "))
+    assert after > before + 5
+    page = (folder / "better" / "report.html").read_text()
+    assert "Before and after" in page
+    names = {load(path).name for path in (folder / "better" / "profiles").glob("*.profile")}
+    assert names == {"before", "after"}
+    assert load_model("better/model.safetensors") is not None
+    again = lisse(*line, "--eps", "15/100")
+    assert again.exit_code == 0
+    assert "nothing is left to do" in again.stderr
+    assert words in again.stdout
+
+
+def test_what_it_cannot_do_is_a_line(lisse, folder):
+    for options, words in (
+        (["--for", "weather"], "is not one of 'attacks', 'corruptions'"),
+        ([], "Missing option '--for'"),
+        (["--for", "attacks", "--eps", "8"], "Write 8 / 255"),
+        (["--for", "attacks", "--eps", "much"], "'much' is not"),
+    ):
+        done = lisse("improve", MODEL, "--data", "digits", "--out", "x", *options)
+        assert done.exit_code != 0
+        assert words in done.stderr

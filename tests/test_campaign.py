@@ -1,0 +1,63 @@
+"""The standing campaign: its harness sees a break, and two minutes of it find none."""
+
+from __future__ import annotations
+
+import collections
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from test_tools import ROOT, tool
+
+
+@pytest.fixture
+def campaign() -> ModuleType:
+    return tool("campaign")
+
+
+def test_work_that_ends_differently_is_a_break(campaign: ModuleType) -> None:
+    campaign.WORK = {"a clock": lambda out: str(time.time_ns())}
+    counts: collections.Counter[str] = collections.Counter()
+    assert "another result after the attack" in campaign.attack("killed", 0, 0, counts)
+    assert counts["tried/killed"] == 1
+
+
+def test_what_is_left_behind_is_a_break(campaign: ModuleType) -> None:
+    def untidy(out: Path) -> str:
+        (out / "half.tmp").write_text("half")
+        return "done"
+
+    campaign.WORK = {"untidy work": untidy}
+    assert "left behind: ['half.tmp']" in campaign.attack("full disk", 0, 0, collections.Counter())
+
+
+@pytest.mark.parametrize("error", [KeyError("weights"), RecursionError("too deep"), ValueError("raw")])
+def test_an_error_of_somebody_else_is_a_break(campaign: ModuleType, error: Exception) -> None:
+    def load(path: Path) -> None:
+        raise error
+
+    campaign.FORMATS["ours"] = ("", b"content", load)
+    campaign.WHOLE["training"] = ("", 0.0)
+    broken = campaign.attack("damaged inputs", 0, 0, collections.Counter())
+    assert type(error).__name__ in broken
+
+
+def test_a_mutation_has_a_seed(campaign: ModuleType) -> None:
+    mutations = [campaign.mutated(bytes(range(99)), random.Random(3)) for _ in range(2)]
+    assert mutations[0] == mutations[1]
+    assert len({campaign.mutated(bytes(range(99)), random.Random(seed)) for seed in range(20)}) > 15
+
+
+@pytest.mark.slow
+def test_two_minutes_break_nothing() -> None:
+    line = [sys.executable, str(ROOT / "tools" / "campaign.py"), "--minutes", "2", "--seed", "7"]
+    run = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    kinds = re.findall(r"^\| ([a-z][^|]*) \| ([\d,]+) \| [\d,]+ \| 0 \|$", run.stdout, re.MULTILINE)
+    assert len(kinds) == 8
+    assert all(count != "0" for _, count in kinds)
