@@ -44,6 +44,53 @@ def sequential() -> nn.Module:
     )
 
 
+class UNet(nn.Module):
+    """As people write it by hand: levels that are Sequentials, one pooling and one interpolation for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2, self.down3 = level(3, 4), level(4, 8), level(8, 16)
+        self.up1, self.up2 = level(24, 8), level(12, 4)
+        self.pool, self.up, self.head = nn.MaxPool2d(2), nn.Upsample(scale_factor=2), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.down1(x)
+        second = self.down2(self.pool(first))
+        y = self.up1(torch.cat([self.up(self.down3(self.pool(second))), second], 1))
+        return self.head(self.up2(torch.cat([self.up(y), first], 1)))
+
+
+def level(before: int, after: int) -> nn.Sequential:
+    first, second = nn.Conv2d(before, after, 3, padding=1), nn.Conv2d(after, after, 3, padding=1)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+
+
+class Inside(nn.Module):
+    """A U-Net that holds the next smaller one, and so on."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        deeper = [Inside(2 * width, depth - 1)] if depth else []
+        up = nn.ConvTranspose2d(4 * width if depth else 2 * width, width, 2, 2)
+        self.body = nn.Sequential(nn.Conv2d(width, 2 * width, 3, 2, 1), nn.ReLU(), *deeper, up)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, self.body(x)], 1)
+
+
+class OnePooling(nn.Module):
+    """The first network of many tutorials: a pooling that two layers share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.pool = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5), nn.MaxPool2d(2)
+        self.fc1, self.fc2 = nn.Linear(400, 20), nn.Linear(20, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(torch.relu(self.conv2(self.pool(torch.relu(self.conv1(x))))))
+        return self.fc2(torch.relu(self.fc1(x.flatten(1))))
+
+
 @dataclass(frozen=True)
 class Architecture:
     name: str
@@ -213,6 +260,9 @@ ARCHITECTURES = [
         "input",
         "layers.3",
     ),
+    _row("U-Net of Sequentials", UNet, image, 5, "input", "output"),
+    _row("U-Net inside U-Nets", lambda: Inside(3, 2), image, 6, "input", "output"),
+    _row("one pooling for all", OnePooling, image, 3, "input", "fc2"),
     _row("MobileNetV2", lambda: hf("MobileNetV2Model", "MobileNetV2Config"), lambda: image(64), 16, "input", "output"),
     _row(
         "BART",

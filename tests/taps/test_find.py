@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from architectures import ARCHITECTURES, SMALL, TOKENS, hf, image, sequential, text
+from architectures import ARCHITECTURES, SMALL, TOKENS, OnePooling, UNet, hf, image, sequential, text
 from torch import nn
 
 from lisse import taps
@@ -54,6 +54,25 @@ def test_the_last_matrix_of_a_plain_network_is_its_head(last, role):
     only = taps.find(nn.Sequential(nn.Linear(6, 4)), torch.rand(3, 6))
     assert only[-1].role == "block"  # there is no other
     assert only.head == only.blocks.head == only[-1]
+
+
+def test_the_levels_of_a_u_net_are_its_blocks_and_a_shared_pooling_is_nobodys():
+    assert taps.find(UNet(), image()).blocks.names == ["down1", "down2", "down3", "up1", "up2"]
+    assert taps.find(OnePooling(), image()).names == ["input", "conv1", "conv2", "fc1", "fc2"]
+
+
+def test_sequentials_side_by_side_are_no_levels():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))
+            self.heads = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2)) for _ in range(3))
+
+        def forward(self, x):
+            x = self.body(x)
+            return [head(x) for head in self.heads]
+
+    assert taps.find(Heads(), torch.rand(3, 6)).names[1:5] == ["body.0", "body.1", "body.2", "body.3"]
 
 
 def test_the_stem_is_what_enters_the_first_block():

@@ -6,8 +6,10 @@ Tried in order, the first that finds something counts:
    returned: residual blocks, Transformer layers. Stages that contain such blocks give way to them; a module in the
    same numbered place as a block (``blocks.0.0`` beside ``blocks.1.0``) is one too.
 2. *Repeats that are not chained* (operations in between, as in U-Nets and dense blocks): the outermost ones.
-3. *Composite members of a ModuleList*, for a Transformer of one layer.
-4. *Plain networks*: each weighted layer together with the norm, activation and pooling that follow it.
+3. *Sequentials alike*: three or more with the same weighted layers inside, the levels of a U-Net written by hand.
+4. *Composite members of a ModuleList*, for a Transformer of one layer.
+5. *Plain networks*: each weighted layer together with the norm, activation and pooling that follow it, as far as these
+   are its own: a pooling that several layers share is none of theirs.
 
 A module is composite when two weighted modules run inside it, so that a convolution with its norm is a layer and not
 a block, and the two convolutions inside a residual block are no blocks of their own.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -97,7 +99,9 @@ def layers_of(calls: list[Call], readable: Callable[[Call], bool]) -> list[Span]
             and not any(call.holds(block) or block.holds(call) for block in blocks)
         ]
     else:
-        blocks = _outermost(repeated) or _outermost([call for call in opaque if call.listed])
+        apart = _outermost(repeated)  # a single one: a network inside itself, as some U-Nets are written
+        blocks = apart if len(apart) > 1 else _alike(calls, composite, weight)
+        blocks = blocks or _outermost([call for call in opaque if call.listed])
     if blocks:
         return [(call, call) for call in sorted(blocks, key=lambda call: call.begin)]
     return _plain_layers([call for call in calls if readable(call)], weight)
@@ -140,6 +144,33 @@ def _chained(calls: list[Call], weight: dict[Call, int]) -> list[Call]:
     return _outermost([call for call in linked if 2 * inside[call.kind] < total[call.kind]])
 
 
+def _alike(calls: list[Call], composite: list[Call], weight: dict[Call, int]) -> list[Call]:
+    """Sequentials of the same weighted layers, three or more that hold most of the network, and what is between.
+
+    They follow each other, with something in between that is no module (a concatenation): no two receive the same
+    tensor, as heads and towers side by side do.
+    """
+    inner = [call for call in composite if not any(call.holds(other) for other in composite)]
+    makeup = {
+        call: tuple(part.kind for part in calls if part.weighted and call.holds(part))
+        for call in inner
+        if issubclass(call.kind, nn.Sequential)
+    }
+    groups = [
+        [call for call, kinds in makeup.items() if kinds == pattern] for pattern in dict.fromkeys(makeup.values())
+    ]
+    blocks = [call for group in groups if len(group) > 1 for call in group]
+    if not any(len({call.module for call in group}) > 2 for group in groups):
+        return []
+    entries = {address(call.inputs) for call in blocks}
+    origins = [address({path: sketch}) for path, sketch in calls[0].inputs.items()]
+    side_by_side = len(entries) < len(blocks) or len(entries.intersection(origins)) > 1
+    if side_by_side or 2 * sum(weight[call] for call in blocks) < weight[calls[0]]:
+        return []
+    begin, end = min(call.begin for call in blocks), max(call.end for call in blocks)
+    return blocks + [call for call in inner if call not in blocks and begin < call.begin and call.end < end]
+
+
 def _outermost(calls: list[Call]) -> list[Call]:
     return [call for call in calls if not any(other.holds(call) for other in calls)]
 
@@ -149,8 +180,9 @@ def _numbered(module: str) -> str:
 
 
 def _plain_layers(calls: list[Call], weight: dict[Call, int]) -> list[Span]:
-    """Each weighted call, taken as far as the norm, activation, pooling and reshaping after it go."""
+    """Each weighted call, taken as far as its own norm, activation, pooling and reshaping after it go."""
     parents = {call.parent for call in calls}
+    counts = Counter(call.module for call in calls)
     units: list[Call] = []
     for call in calls:
         if call.parent is None or (call in parents and weight[call] != 1):
@@ -162,7 +194,7 @@ def _plain_layers(calls: list[Call], weight: dict[Call, int]) -> list[Span]:
     for unit in units:
         if weight[unit] >= 1:
             layers.append((unit, unit))
-        elif layers:
+        elif layers and counts[unit.module] == counts[layers[-1][0].module]:
             layers[-1] = (layers[-1][0], unit)
     # An embedding is what the first layer receives: the stem, not a layer of its own.
     return [layer for layer in layers if not issubclass(layer[0].kind, (nn.Embedding, nn.EmbeddingBag))]
