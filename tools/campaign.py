@@ -35,18 +35,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 
 import lisse
 from lisse import profile_file
-from lisse.cli import conditions
+from lisse.cli import cli, conditions
 from lisse.data import Dataset, load_data
 from lisse.data.corrupted import make_cifar10_c
 from lisse.instruments import Sensitivity, Topology
+from lisse.networks.bounds import layer_bounds
 from lisse.profile import Profile
+from lisse.recording import recorded
 from lisse.run import Run
 from lisse.training import Recipe
 from lisse.training.folder import read_checkpoint
+from lisse.training.penalty import penalty_of
 
 INPUTS = 200  # mutated inputs of one case
 SECONDS = 20  # that one of them may take
@@ -198,7 +202,46 @@ def save(out: Path) -> str:
     return str(set(content["a"].tolist()) == {7.0} and len(content["b"]) == 1)
 
 
-WORK = {"training": train, "measuring": measure, "a report": report, "corruptions": corrupt, "saving": save}
+def command(*words: str | Path) -> None:
+    """A command as a person writes it; its errors are raised."""
+    cli.main([str(word) for word in words], standalone_mode=False)
+
+
+def bounds(out: Path) -> str:
+    """A digest of what ``lisse bounds`` writes."""
+    command("bounds", SMALL, "--layers", "**", "--out", out / "bounds.json")
+    return hashlib.blake2b((out / "bounds.json").read_bytes(), digest_size=16).hexdigest()
+
+
+def survey(out: Path) -> str:
+    """A digest of the rows of two networks and of random weights beside them, and whether their page is whole."""
+    Run.patience = 0.0
+    models = {"one": SMALL, "two": f"{SMALL}&seed=3"}
+    profiles = lisse.survey(
+        models, "digits", limit=40, instruments=INSTRUMENTS, starts=1, batch=20, cache=out / "cache", folder=out / "p"
+    )
+    page = lisse.report(profiles, out / "page.html").read_text()
+    saved = [rows_of(Profile.load(path)) for path in sorted((out / "p").iterdir()) if path.suffix == ".profile"]
+    digest = hashlib.blake2b(json.dumps([rows_of(profile) for profile in profiles]).encode(), digest_size=16)
+    return f"{digest.hexdigest()} {len(saved)} {'</html>' in page[-20:]}"
+
+
+def improve(out: Path) -> str:
+    """A digest of the weights that ``lisse improve`` leaves, and of its two profiles."""
+    words = ("--data", "digits", "--limit", "40", "--batch", "20", "--epochs", "2", "--seed", "1", "--quick")
+    command("improve", SMALL, *words, "--for", "attacks", "--out", out / "better")
+    profiles = [rows_of(Profile.load(path)) for path in sorted((out / "better" / "profiles").glob("*.profile"))]
+    content = (out / "better" / "model.safetensors").read_bytes() + json.dumps(profiles).encode()
+    return f"{hashlib.blake2b(content, digest_size=16).hexdigest()} {len(profiles)}"
+
+
+SMALL = "zoo:fc2?in_channels=1&size=8&width=8&classes=10"
+WORK = {
+    "training": train, "measuring": measure, "a report": report, "corruptions": corrupt, "saving": save,
+    "bounds": bounds, "a survey": survey, "improving": improve,
+}  # fmt: skip
+#: Work that takes seconds, and comes less often.
+LONG = ("a survey", "improving")
 WHOLE: dict[str, tuple[Any, float]] = {}  # the result of undisturbed work, and how long it takes
 
 
@@ -232,9 +275,15 @@ def ends_the_same(name: str, out: Path) -> None:
         raise Broken(f"{name}: left behind: {left[:3]}")
 
 
+def work_for(dice: random.Random, *apart: str) -> str:
+    """One of the kinds of work, drawn: long ones less often."""
+    names = [name for name in WORK if name not in apart]
+    return dice.choices(names, [1 if name in LONG else 4 for name in names])[0]
+
+
 def killed(dice: random.Random, counts: collections.Counter[str]) -> int:
     """SIGKILL at random moments, some times in a row; then the same work in peace."""
-    name = dice.choice(list(WORK))
+    name = work_for(dice)
     _, seconds = whole(name)
     with folder() as out:
         for _ in range(times := dice.randint(3, 8)):
@@ -251,7 +300,7 @@ CALLS = ("replace", "fsync", "unlink", "chmod", "mkdir", "rmdir", "open", "write
 
 def killed_inside(dice: random.Random, counts: collections.Counter[str]) -> int:
     """SIGKILL right before or right after a system call; or SIGINT there, which may be caught."""
-    name = dice.choice([name for name in WORK if name != "a report"])
+    name = work_for(dice, "a report")
     with folder() as out:
         for _ in range(times := dice.randint(3, 8)):
             call, at, after = dice.choice(CALLS[:6]), dice.randrange(12), dice.random() < 0.5
@@ -274,7 +323,7 @@ def killed_inside(dice: random.Random, counts: collections.Counter[str]) -> int:
 
             end = child(work)
             counts[f"{'SIGKILL' if which == signal.SIGKILL else 'SIGINT'} at {call}"] += 1
-            if end.trouble and not end.trouble.startswith("KeyboardInterrupt"):
+            if end.trouble and not end.trouble.startswith(("KeyboardInterrupt", "Abort")):
                 raise Broken(f"{name}: {end.trouble}")
         ends_the_same(name, out)
     return times
@@ -282,7 +331,7 @@ def killed_inside(dice: random.Random, counts: collections.Counter[str]) -> int:
 
 def full_disk(dice: random.Random, counts: collections.Counter[str]) -> int:
     """A disk that is full after some bytes of a file; then one with room."""
-    name = dice.choice(list(WORK))
+    name = work_for(dice)
     most = int(2 ** dice.uniform(4, 18))
 
     def work() -> Any:
@@ -299,9 +348,13 @@ def full_disk(dice: random.Random, counts: collections.Counter[str]) -> int:
     return 1
 
 
+#: How a folder that cannot be written is refused; the command line says it before the work.
+REFUSED = ("OSError", "PermissionError", "NotADirectoryError", "FileExistsError", "FileTrouble")
+
+
 def read_only(dice: random.Random, counts: collections.Counter[str]) -> int:
     """A folder in which nothing may be written, by a person who is not root; or a file where the folder should be."""
-    name = dice.choice(list(WORK))
+    name = work_for(dice)
     with folder() as out:
         place = out / "x"
         if dice.random() < 0.5:
@@ -317,7 +370,7 @@ def read_only(dice: random.Random, counts: collections.Counter[str]) -> int:
             return WORK[name](place)
 
         end = child(work)
-        if not end.trouble.startswith(("OSError", "PermissionError", "NotADirectoryError", "FileExistsError")):
+        if not end.trouble.startswith(REFUSED):
             raise Broken(f"{name} into a folder that cannot be written: {end.trouble or 'no error'}")
     counts["read-only folder"] += 1
     return 1
@@ -325,7 +378,7 @@ def read_only(dice: random.Random, counts: collections.Counter[str]) -> int:
 
 def two_processes(dice: random.Random, counts: collections.Counter[str]) -> int:
     """The same work twice at once in one folder; a training refuses the second."""
-    name = dice.choice(list(WORK))
+    name = work_for(dice)
     with folder() as out:
 
         def work() -> Any:
@@ -451,6 +504,10 @@ def formats() -> dict[str, tuple[str, bytes, Callable[[Path], Any]]]:
         weights = (out / "m.safetensors").read_bytes()
         np.savez(out / "a.npz", x_test=np.arange(24.0).reshape(6, 4), y_test=np.arange(6) % 2)
         npz = (out / "a.npz").read_bytes()
+        layers = {"one": np.arange(24.0, dtype=np.float32).reshape(6, 4), "two": np.ones((6, 3), np.float32)}
+        np.savez(out / "layers.npz", one=layers["one"], two=layers["two"], labels=np.arange(6) % 2)
+        save_file({**layers, "labels": np.arange(6) % 2}, out / "layers.safetensors")
+        shards = {kind: (out / f"layers.{kind}").read_bytes() for kind in ("npz", "safetensors")}
         pictures = {}
         for kind in ("png", "jpeg", "gif", "bmp"):
             buffer = io.BytesIO()
@@ -482,12 +539,32 @@ def formats() -> dict[str, tuple[str, bytes, Callable[[Path], Any]]]:
         with contextlib.suppress(ValueError):
             conditions.check(text, profile, profile)
 
+    def page(path: Path) -> None:
+        lisse.report(lisse.survey(str(path), starts=0), path.with_suffix(".html"))
+
+    def bounded(path: Path) -> None:
+        layer_bounds(lisse.load_model(str(path)), torch.zeros(1, 1, 4, 4))
+
+    def elsewhere(path: Path) -> None:
+        layers = path.with_suffix(".layers")
+        layers.mkdir()
+        path.rename(layers / f"a{path.suffix}")
+        recording = recorded(layers)
+        for name in recording:
+            recording[name]
+        recording.close()
+
     def spec(load: Callable[[str], Any]) -> Callable[[Path], Any]:
         return lambda path: load(path.read_text("utf-8", "surrogateescape").replace("\0", "0"))
 
     return {
         "profile": (".profile", packed, Profile.load),
         "arrays of the cache": (".arrays", arrays, profile_file.load_arrays),
+        "profile of a survey": (".profile", packed, page),
+        "weights of bounds": (".safetensors", weights, bounded),
+        "recording, .npz": (".npz", shards["npz"], elsewhere),
+        "recording, .safetensors": (".safetensors", shards["safetensors"], elsewhere),
+        "penalty": ("", b"isometric=0.1@head:in", spec(penalty_of)),
         "checkpoint": (".safetensors", checkpoint, read_checkpoint),
         "weights of a model": (".safetensors", weights, lambda path: lisse.load_model(str(path))),
         "config.json of a run": (".json", run["config.json"], resumed("config.json")),

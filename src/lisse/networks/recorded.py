@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import zipfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +21,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
+
+from lisse.profile_file.container import npy_header, saying
 
 TARGETS = ("targets", "target", "labels", "label")
 SOURCES_OF_ALL = ("inputs", "input")  # layers that come before all others, whatever their names
@@ -134,19 +138,20 @@ def _shards(folder: Path) -> dict[str, list[Shard]]:
 
 def _arrays(file: Path) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
     """The names, shapes and dtypes of a file's arrays, from its header."""
-    try:
-        if file.suffix == ".safetensors":
-            with safe_open(file, "pt") as content:
-                slices = {key: content.get_slice(key) for key in content.keys()}  # noqa: SIM118  (it is no dict)
-                parts = [(key, part.get_shape(), part[:0].dtype) for key, part in slices.items()]
-        else:
-            with zipfile.ZipFile(file) as archive:
-                keys = [name.removesuffix(".npy") for name in archive.namelist()]
-            arrays = {key: _mapped(file, key) for key in keys}
-            parts = [(key, array.shape, torch.from_numpy(array[:0].copy()).dtype) for key, array in arrays.items()]
-    except (SafetensorError, zipfile.BadZipFile, OSError, TypeError, EOFError) as error:
-        raise ValueError(f"Recorded: {file} must be a whole file of arrays, got: {error}. Write it again.") from error
+    with saying("Recorded", f"{file} must be a whole file of arrays, stored as they are"):
+        parts = _headers(file)
     return [(key, tuple(shape), dtype) for key, shape, dtype in parts]
+
+
+def _headers(file: Path) -> list[tuple[str, Sequence[int], torch.dtype]]:
+    if file.suffix == ".safetensors":
+        with safe_open(file, "pt") as content:
+            slices = {key: content.get_slice(key) for key in content.keys()}  # noqa: SIM118  (it is no dict)
+            return [(key, part.get_shape(), part[:0].dtype) for key, part in slices.items()]
+    with zipfile.ZipFile(file) as archive:
+        keys = [name.removesuffix(".npy") for name in archive.namelist()]
+    arrays = {key: _mapped(file, key) for key in keys}
+    return [(key, array.shape, torch.from_numpy(array[:0].copy()).dtype) for key, array in arrays.items()]
 
 
 def _mapped(file: Path, key: str) -> np.ndarray:
@@ -154,19 +159,15 @@ def _mapped(file: Path, key: str) -> np.ndarray:
     with zipfile.ZipFile(file) as archive, file.open("rb") as raw:
         member = archive.getinfo(f"{key}.npy")
         if member.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(
-                f"Recorded: {file} must be stored as it is, to be mapped, got {key!r} compressed. Use numpy.savez."
-            )
+            raise ValueError(f"{key!r} is compressed and cannot be mapped; use numpy.savez")
         raw.seek(member.header_offset + 26)
         lengths = np.frombuffer(raw.read(4), "<u2")
         raw.seek(member.header_offset + 30 + int(lengths.sum()))
-        version = np.lib.format.read_magic(raw)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(raw, max_header_size=10_000)
-        if dtype.hasobject or dtype.kind not in "biuf" or fortran:
-            raise ValueError(f"Recorded: {file} must hold numbers, rows first, got {key!r} of {dtype}. Save it anew.")
-        if int(np.prod(shape)) * dtype.itemsize > member.file_size:
-            raise ValueError(f"Recorded: {file} must hold all of {key!r}, got fewer bytes. Write it again.")
+        dtype, layout, shape, _ = npy_header(raw, member)
+        if dtype.kind not in "biuf" or layout == "F":
+            raise ValueError(f"{key!r} holds no numbers, rows first, but {dtype}; save it anew")
+        if math.prod(shape) * dtype.itemsize > member.file_size:
+            raise ValueError(f"{key!r} has fewer bytes than it says")
         if 0 in shape:
             return np.empty(shape, dtype)
         return np.memmap(raw, dtype, "r", raw.tell(), shape)

@@ -175,7 +175,7 @@ def _check_heading(document: Any, kind: str) -> None:
 
 def _read_npy(packed: zipfile.ZipFile, info: zipfile.ZipInfo, max_bytes: int) -> np.ndarray:
     with packed.open(info) as stream:
-        dtype, order, shape, header = _npy_header(stream, info)
+        dtype, order, shape, header = npy_header(stream, info)
         count = math.prod(shape)
         if count > max_bytes or count * dtype.itemsize != info.file_size - header:
             raise ValueError(f"{info.filename}: {info.file_size - header:,} bytes are no {excerpt(shape)} of {dtype}")
@@ -186,7 +186,8 @@ def _read_npy(packed: zipfile.ZipFile, info: zipfile.ZipInfo, max_bytes: int) ->
     return array
 
 
-def _npy_header(stream: IO[bytes], info: zipfile.ZipInfo) -> tuple[np.dtype, Any, tuple[int, ...], int]:
+def npy_header(stream: IO[bytes], info: zipfile.ZipInfo) -> tuple[np.dtype, Any, tuple[int, ...], int]:
+    """The dtype, order and shape of an array, and the bytes of its header, behind which ``stream`` then stands."""
     magic = stream.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
         raise ValueError(f"{info.filename}: it is no .npy of version 1 to 3")
