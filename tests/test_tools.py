@@ -21,7 +21,7 @@ def tool(name: str) -> ModuleType:
     return module
 
 
-hooks, minimum = tool("docs_hooks"), tool("minimum")
+hooks, minimum, house = tool("docs_hooks"), tool("minimum"), tool("house")
 
 
 def page(path: str) -> SimpleNamespace:
@@ -129,3 +129,42 @@ def test_memory_is_measured_against_what_is_announced() -> None:
     numbers = memory.measured(0)
     assert numbers["announced"] > 10
     assert numbers["rise"] <= 1.1 * (numbers["budget"] + numbers["announced"] + numbers["batch"])
+
+
+# --- how the house stands ---------------------------------------------------------------------------------------------
+
+
+def test_importers_are_counted_however_they_are_written():
+    tree = {
+        "a/__init__.py": "from .b import f\nfrom a import c",
+        "a/b.py": "import a.d",
+        "a/c.py": "from .d import g",
+        "a/d.py": "",
+        "a/e.py": "import_module('a.c')",
+    }
+    assert house.importers(tree) == {"a.b": {"a"}, "a.c": {"a", "a.e"}, "a.d": {"a.b", "a.c"}, "a.e": set()}
+
+
+def test_pronouns_are_counted_among_all_names_that_are_given():
+    assert house.pronoun_share({"a.py": "found = 1\ndef rows(_kept, other): ..."}) == 0.5
+    assert house.pronoun_share({"a.py": "print(found)"}) == 0.0
+
+
+def test_a_shared_block_is_six_lines_of_code():
+    block = "".join(f"value_{index} = {index}\n" for index in range(6))
+    assert house.shared_blocks({"a.py": block, "b.py": "import a\n" + block.replace("\n", "\n# why\n\n")}) == [
+        ("a.py", "b.py")
+    ]
+    assert house.shared_blocks({"a.py": block, "b.py": block.replace("3", "x")}) == []
+    assert house.shared_blocks({"a.py": block + block}) == [("a.py", "a.py")]
+
+
+def test_the_table_has_a_column_for_each_tree(tmp_path, capsys):
+    (tmp_path / "src" / "lisse").mkdir(parents=True)
+    branches = "".join(f"    if x == {index}:\n        return\n" for index in range(10))
+    (tmp_path / "src" / "lisse" / "a.py").write_text(f"def f(x):\n{branches}")
+    house.main([str(tmp_path), str(tmp_path)])
+    table = capsys.readouterr().out.splitlines()
+    assert table[0] == "| files of src, without experiments | 1 | 1 |"
+    assert table[1] == "| lines of src, without experiments | 21 | 21 |"
+    assert table[4] == "| functions with C901 > 10 | 1 | 1 |"

@@ -3,71 +3,38 @@
 Each check is a function of a tree (path to source), so that it can be shown a planted mistake.
 """
 
-import ast
+import importlib.util
 import re
-from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# Pronouns, participles and adverbs that stand for a noun somebody would have to guess.
-WORDS = (
-    "found some made said one given place places its theirs mine yours each own there here known wanted seen kept held "
-    "taken told asked rest whole several others same begun now thing things what it them shown named chosen whatever "
-    "such any"
-)
-PRONOUNS = frozenset(WORDS.split())
+SPEC = importlib.util.spec_from_file_location("house", ROOT / "tools" / "house.py")
+house = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(house)
 # Options of instruments that people have written down, and a column of committed results.
 WRITTEN = {("instruments/isometry", "whole"), ("instruments/contraction", "shown"), ("form.py", "theirs")}
-# Names that are the same on purpose: one function of a form, which every member of a family has.
-FORMS = {
-    "command",
-    "main",
-    "draw",
-    "run",
-    "settings",
-    "findings",
-    "claims",
-    "write_tables",
-    "results",
-    "report",
-    "Settings",
-}
-
 Tree = dict[str, str]
 
 
 @pytest.fixture(scope="module")
 def tree() -> Tree:
-    package = ROOT / "src" / "lisse"
-    return {path.relative_to(package).as_posix(): path.read_text("utf-8") for path in sorted(package.rglob("*.py"))}
+    return house.read_tree(ROOT / "src" / "lisse")
 
 
 @pytest.fixture(scope="module")
 def experiments() -> Tree:
-    package = ROOT / "experiments" / "lisse_experiments"
-    return {path.relative_to(package).as_posix(): path.read_text("utf-8") for path in sorted(package.rglob("*.py"))}
-
-
-def assigned(source: str) -> Iterator[tuple[int, str]]:
-    """Names that a file gives: to variables, arguments, functions and classes."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.lineno, node.id
-        elif isinstance(node, ast.arg):
-            yield node.lineno, node.arg
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield node.lineno, node.name
+    return house.read_tree(ROOT / "experiments" / "lisse_experiments")
 
 
 def pronouns(tree: Tree) -> list[str]:
     return [
-        f"{path}:{line}: {name}"
+        f"{path}: {name}"
         for path, source in tree.items()
-        for line, name in assigned(source)
-        if name.strip("_") in PRONOUNS and not any(path.startswith(start) and name == word for start, word in WRITTEN)
+        for name in house.given_names(source)
+        if name.strip("_") in house.PRONOUNS
+        and not any(path.startswith(start) and name == word for start, word in WRITTEN)
     ]
 
 
@@ -89,21 +56,8 @@ def test_nouns_are_left_alone():
     assert pronouns({"maths/a.py": "rows = [row for row in table]\nfor index, layer in enumerate(layers): pass"}) == []
 
 
-def twice(tree: Tree) -> dict[str, list[str]]:
-    """Public top-level names that are defined in two files or more."""
-    homes: dict[str, set[str]] = defaultdict(set)
-    for path, source in tree.items():
-        for node in ast.parse(source).body:
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
-            for target in targets:
-                name = getattr(target, "id", getattr(target, "name", "_"))
-                if isinstance(name, str) and not name.startswith("_"):
-                    homes[name].add(path)
-    return {name: sorted(paths) for name, paths in sorted(homes.items()) if len(paths) > 1 and name not in FORMS}
-
-
 def test_a_public_word_means_one_thing(tree):
-    assert twice(tree) == {}
+    assert house.names_with_two_homes(tree) == []
 
 
 def test_a_word_with_two_meanings_is_found():
@@ -112,7 +66,7 @@ def test_a_word_with_two_meanings_is_found():
         "b.py": "Table = list\n_private = 2",
         "c.py": "def command(): ...",
     }
-    assert twice(tree) == {"Table": ["a.py", "b.py"]}
+    assert house.names_with_two_homes(tree) == ["Table"]
 
 
 # --- documents that nobody else has ----------------------------------------------------------------------------------
