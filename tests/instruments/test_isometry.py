@@ -13,7 +13,7 @@ from lisse.instruments import ALL, Isometry
 from lisse.instruments.isometry.distances import longest_hole
 from lisse.maths.homology import persistence
 from lisse.maths.isometry import distortion, euclidean
-from lisse.maths.isometry.scale_free import scale_free_distortion
+from lisse.maths.isometry.distortion import scale_free_distortion
 from lisse.networks.isometric import LocallyIsometric, isometric_loss
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))

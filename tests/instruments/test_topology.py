@@ -15,8 +15,7 @@ import lisse
 from lisse.data import Dataset
 from lisse.instruments import Topology, topology
 from lisse.maths.homology import diagram_distance, persistence
-from lisse.maths.homology.divergence import topology_divergence
-from lisse.maths.homology.normalised import normalised_diagram_distance
+from lisse.maths.homology.divergence import normalised_diagram_distance, topology_divergence
 from lisse.profile import Profile
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lisse.maths.homology import distance_matrix
 from lisse.maths.intervals import bootstrap
-from lisse.maths.isometry.scale_free import scale_free_distortion
+from lisse.maths.isometry.distortion import scale_free_distortion
 
 
 def cloud(n: int, d: int, seed: int = 0) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lisse.maths.homology.normalised import normalised_diagram, normalised_diagram_distance
+from lisse.maths.homology.divergence import normalised_diagram, normalised_diagram_distance
 from lisse.maths.spread import spread
 
 

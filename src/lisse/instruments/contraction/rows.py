@@ -14,7 +14,7 @@ from lisse.instruments.contraction.pairs import Metric
 from lisse.maths.bounds import attention_on_ball, key_lipschitz, lookup_norm, mean_field_attention, sequence_attention
 from lisse.maths.bounds.bound import log_sum
 from lisse.maths.intervals import Interval, student
-from lisse.maths.markov.potentials import Bilinear
+from lisse.maths.markov.kernels import Bilinear
 from lisse.networks.attention import AttentionSite, AttentionWeights
 from lisse.networks.bounds.tokens import TokenAttention, token_attention
 from lisse.profile import Kind, Row, Value

@@ -20,7 +20,7 @@ from lisse.instruments.jacobians import graph_bytes, samples_at_once
 from lisse.instruments.origin import inputs_of, origin_note, origin_of, points_at
 from lisse.maths.bounds import sample_gradient_norms, translation_gradient_norm
 from lisse.maths.isometry import isometric_gradient
-from lisse.maths.isometry.scale_free import scale_free_distortion
+from lisse.maths.isometry.distortion import scale_free_distortion
 from lisse.profile import EVERYTHING, LAYERS, RIGID, Chart, Headline, Kind, Line, Panel, Part, Quantity, Row, Value
 from lisse.run import Instrument, Run, level_option, option
 from lisse.run.rows import At, largest_row, sample_row, value_row

@@ -19,8 +19,7 @@ from lisse.instruments.origin import origin_of, points_at
 from lisse.instruments.topology.pieces import free_threads, pieces_in_threads
 from lisse.instruments.topology.rows import row_coordinates, with_all
 from lisse.maths.homology import Diagram, diagram_distance
-from lisse.maths.homology.divergence import topology_divergence
-from lisse.maths.homology.normalised import normalised_diagram
+from lisse.maths.homology.divergence import normalised_diagram, topology_divergence
 from lisse.maths.homology.shape import Shape, shape_of
 from lisse.profile import Row
 from lisse.run import Run

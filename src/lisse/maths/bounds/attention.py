@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lisse.maths.bounds.bound import Bound, BoundVariant, Hypothesis, bound, checked, log
 from lisse.maths.given import all_finite
-from lisse.maths.markov.potentials import Bilinear, DotProduct, Gaussian
+from lisse.maths.markov.kernels import Bilinear, DotProduct, Gaussian
 
 Domain = Literal["ball", "box", "l1"]
 Interaction = Literal["dot", "scaled"] | DotProduct | Bilinear | Gaussian

@@ -24,7 +24,7 @@ from lisse.maths.bounds.attention import (
 from lisse.maths.bounds.bound import Bound, Hypothesis, bound, checked, log, log_sum
 from lisse.maths.bounds.near import Ground, HeadTerms, concentration, given_head, given_rows, spread_share
 from lisse.maths.given import Values
-from lisse.maths.markov.potentials import Bilinear, Gaussian
+from lisse.maths.markov.kernels import Bilinear, Gaussian
 
 
 @checked(natural="n m", not_negative="radius")

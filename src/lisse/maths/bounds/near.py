@@ -18,7 +18,7 @@ from torch import Tensor
 from lisse.maths.bounds.attention import lookup_norm
 from lisse.maths.bounds.bound import Bound, Hypothesis, bound, log, log_sum
 from lisse.maths.given import Values, floating
-from lisse.maths.markov.potentials import Bilinear
+from lisse.maths.markov.kernels import Bilinear
 from lisse.maths.transport.solvers import ground_distances
 
 Ground = Literal[1, 2]

@@ -5,8 +5,7 @@ from lisse.moved import moved_names
 from .diagram import Diagram
 from .matching import diagram_distance
 from .metric import distance_matrix
-from .rips import persistence
-from .sampling import covering, landmarks
+from .rips import covering, landmarks, persistence
 from .spanning import SpanningTree, spanning_tree
 
 __all__ = [

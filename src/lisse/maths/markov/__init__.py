@@ -1,11 +1,15 @@
 """Attention as a map of measures: kernels, the stretch of a map, inversion and fixed points."""
 
-from lisse.maths.markov.domains import Ball, Box, CrossPolytope
 from lisse.maths.markov.inversion import FixedPoint, fixed_point, invert, invertible_scale, value_scale
 from lisse.maths.markov.kernels import (
     AttentionKernel,
+    Bilinear,
+    DotProduct,
     FiniteKernel,
+    Gaussian,
+    Linear,
     MultiHeadKernel,
+    Table,
     TransformerKernel,
     ball_projection,
     boltzmann_gibbs,
@@ -13,8 +17,7 @@ from lisse.maths.markov.kernels import (
     projection,
     softmatch,
 )
-from lisse.maths.markov.potentials import Bilinear, DotProduct, Gaussian, Linear, Table
-from lisse.maths.markov.stretch import Witness, contraction
+from lisse.maths.markov.stretch import Ball, Box, CrossPolytope, Witness, contraction
 
 __all__ = [
     "AttentionKernel",

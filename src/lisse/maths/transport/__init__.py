@@ -1,8 +1,7 @@
 """Measures and the Wasserstein distances between them: exact, and batched."""
 
 from lisse.maths.transport.batch import wasserstein_batch
-from lisse.maths.transport.bottleneck import wasserstein_infinity
-from lisse.maths.transport.exact import Plan, plan_of_cost, transport_plan, wasserstein
+from lisse.maths.transport.exact import Plan, plan_of_cost, transport_plan, wasserstein, wasserstein_infinity
 from lisse.maths.transport.measure import Measure
 from lisse.moved import moved_names
 
