@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lisse.data import load_data
-from lisse.data.shapes import FIGURES, SIZE, _distance, shapes
+from lisse.data.generators import FIGURES, SIZE, _distance, shapes
 
 
 def test_distances_to_strokes_are_those_of_geometry():

@@ -28,8 +28,15 @@ from lisse.maths.corruption.filters import (
     streaked,
     zoomed,
 )
-from lisse.maths.corruption.spatter import edge_distances, edges, equalised, relief
-from lisse.maths.corruption.weather import frost_scale, plasma, scaled_textures
+from lisse.maths.corruption.weather import (
+    edge_distances,
+    edges,
+    equalised,
+    frost_scale,
+    plasma,
+    relief,
+    scaled_textures,
+)
 
 CPU = torch.device("cpu")
 

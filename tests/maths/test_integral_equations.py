@@ -12,7 +12,7 @@ from lisse.maths.integral import (
     tikhonov,
     tikhonov_functional,
 )
-from lisse.maths.integral.solvers import conjugate_gradients, gmres, tolerance
+from lisse.maths.integral.equations import conjugate_gradients, gmres, tolerance
 
 X = torch.linspace(0, 1, 6, dtype=torch.float64)
 K = torch.exp(-2 * (X[:, None] - X).square())

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from lisse.maths.given import Values
 from lisse.networks.answers import hits
-from lisse.networks.isometric.fitting import fit
-from lisse.networks.isometric.network import LocallyIsometric
+from lisse.networks.isometric.network import LocallyIsometric, fit
 
 
 class IsometricProjection:

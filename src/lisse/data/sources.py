@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
-from lisse.data import arrays, cifar, corrupted, embedded, generators, hub, images, mnist, places, shapes, text
+from lisse.data import arrays, cifar, corrupted, embedded, generators, hub, images, mnist, places, text
 from lisse.data.conversion import as_dataset
 from lisse.data.dataset import Dataset
 from lisse.data.request import Request
@@ -64,7 +64,7 @@ def _stripe(request: Request, *, n: int = 1024, d: int = 30) -> Dataset:
 
 def _shapes(request: Request, *, n: int = 1000, bend: float = 0.05, clutter: float = 0.25) -> Dataset:
     split = request.one_of("shapes", "train", "test")
-    return shapes.shapes(n, bend=bend, clutter=clutter, split=split, seed=request.seed or 0)
+    return generators.shapes(n, bend=bend, clutter=clutter, split=split, seed=request.seed or 0)
 
 
 #: Everything that load_data knows by name. A source that takes an argument is written ``name:argument``.

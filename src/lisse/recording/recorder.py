@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, get_args
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from lisse.data import Batch, Dataset
 from lisse.maths.given import overflow_advice
+from lisse.networks.recorded import Recorded
 from lisse.progress import Event, Listener
 from lisse.recording.store import Store, parse_bytes
 from lisse.taps import Tap, Taps, feed, find, model_device, placed_on, prepared, reseed, still, tapped
@@ -425,3 +427,13 @@ def read_out(activation: Tensor, mask: Tensor | None, readout: Readout | None) -
 def _mask(inputs: Any) -> Tensor | None:
     mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
     return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
+
+
+def recorded(folder: str | Path, *, memory: str | int = "2GiB") -> Recording:
+    """A folder of ``.safetensors`` or ``.npz`` files, one array per layer and shard, as a :class:`Recording`.
+
+    See :class:`~lisse.networks.recorded.Recorded` for names, order and labels. Files are mapped; at most ``memory`` of
+    them is held at once.
+    """
+    player = Recorded(folder)
+    return record(player, Dataset(Path(folder).name, player.samples, player.targets), memory=memory)

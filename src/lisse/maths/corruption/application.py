@@ -13,7 +13,7 @@ from torch import Tensor
 from lisse.maths.corruption import blur, digital, noise, weather
 from lisse.maths.corruption.draws import Draws
 from lisse.maths.corruption.parameters import CORRUPTIONS, PARAMETERS, Level, Strength, Variant
-from lisse.maths.corruption.spatter import spatter
+from lisse.maths.corruption.weather import spatter
 
 #: Values worked on at a time: little enough to stay near the processor.
 _CHUNK = 1 << 20

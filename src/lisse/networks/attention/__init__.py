@@ -1,7 +1,6 @@
 """Attention layers, whoever wrote them: where they can be read, their weights, and what they do head by head."""
 
-from lisse.networks.attention.calls import heads_called, logits, rebuilds
-from lisse.networks.attention.heads import Heads, heads_of, heads_seen
+from lisse.networks.attention.heads import Heads, heads_called, heads_of, heads_seen, logits, rebuilds
 from lisse.networks.attention.sites import (
     AttentionSite,
     Mode,
