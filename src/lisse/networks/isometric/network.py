@@ -1,4 +1,4 @@
-"""Locally isometric networks: classifiers that keep the distances within their classes, stacks of them, and their training."""
+"""Locally isometric networks: classifiers that keep distances within their classes, stacks of them, their training."""
 
 from __future__ import annotations
 
