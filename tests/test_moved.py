@@ -7,6 +7,8 @@ import pytest
 
 from lisse.moved import MOVED, MOVED_NAMES
 
+pytestmark = pytest.mark.filterwarnings("default:.*has moved:DeprecationWarning")  # elsewhere an error
+
 
 @pytest.mark.parametrize(("old", "new"), MOVED.items())
 def test_an_old_path_leads_to_the_new_one(old, new):

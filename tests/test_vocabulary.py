@@ -28,6 +28,11 @@ def experiments() -> Tree:
     return house.read_tree(ROOT / "experiments" / "lisse_experiments")
 
 
+@pytest.fixture(scope="module")
+def tools() -> Tree:
+    return house.read_tree(ROOT / "tools")
+
+
 def pronouns(tree: Tree) -> list[str]:
     return [
         f"{path}: {name}"
@@ -38,9 +43,10 @@ def pronouns(tree: Tree) -> list[str]:
     ]
 
 
-def test_names_are_nouns(tree, experiments):
+def test_names_are_nouns(tree, experiments, tools):
     assert pronouns(tree) == []
     assert pronouns(experiments) == []
+    assert pronouns(tools) == []
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ LONG = ("a survey", "improving")
 WHOLE: dict[str, tuple[Any, float]] = {}  # the result of undisturbed work, and how long it takes
 
 
-def whole(name: str) -> tuple[Any, float]:
+def undisturbed(name: str) -> tuple[Any, float]:
     """What undisturbed work gives, and how long it takes."""
     if name not in WHOLE:
         with folder() as out:
@@ -269,8 +269,8 @@ def folder() -> Iterator[Path]:
 
 def ends_the_same(name: str, out: Path) -> None:
     """The work, repeated in peace, has the bits of undisturbed work and leaves nothing behind."""
-    if (result := finished(lambda: WORK[name](out))) != whole(name)[0]:
-        raise Broken(f"{name}: another result after the attack ({result} instead of {whole(name)[0]})")
+    if (result := finished(lambda: WORK[name](out))) != undisturbed(name)[0]:
+        raise Broken(f"{name}: another result after the attack ({result} instead of {undisturbed(name)[0]})")
     if left := [str(path.relative_to(out)) for path in out.rglob("*.tmp")] + [str(p) for p in out.rglob("*.part.*")]:
         raise Broken(f"{name}: left behind: {left[:3]}")
 
@@ -284,7 +284,7 @@ def work_for(dice: random.Random, *apart: str) -> str:
 def killed(dice: random.Random, counts: collections.Counter[str]) -> int:
     """SIGKILL at random moments, some times in a row; then the same work in peace."""
     name = work_for(dice)
-    _, seconds = whole(name)
+    _, seconds = undisturbed(name)
     with folder() as out:
         for _ in range(times := dice.randint(3, 8)):
             end = child(lambda: WORK[name](out), kill_after=dice.uniform(0, 1.1 * seconds))
@@ -310,11 +310,11 @@ def killed_inside(dice: random.Random, counts: collections.Counter[str]) -> int:
                 original, numbers = getattr(os, call), iter(range(1 << 30))
 
                 def dying(*args: Any, **options: Any) -> Any:
-                    now = next(numbers) == at
-                    if now and not after:
+                    reached = next(numbers) == at
+                    if reached and not after:
                         os.kill(os.getpid(), which)
                     value = original(*args, **options)
-                    if now and after:
+                    if reached and after:
                         os.kill(os.getpid(), which)
                     return value
 
@@ -356,18 +356,18 @@ def read_only(dice: random.Random, counts: collections.Counter[str]) -> int:
     """A folder in which nothing may be written, by a person who is not root; or a file where the folder should be."""
     name = work_for(dice)
     with folder() as out:
-        place = out / "x"
+        target = out / "x"
         if dice.random() < 0.5:
-            place.write_text("a file")
+            target.write_text("a file")
         else:
-            place.mkdir()
-            place.chmod(0o555)
+            target.mkdir()
+            target.chmod(0o555)
             out.chmod(0o755)
 
         def work() -> Any:
             if os.getuid() == 0:
                 os.setuid(65534)
-            return WORK[name](place)
+            return WORK[name](target)
 
         end = child(work)
         if not end.trouble.startswith(REFUSED):
@@ -422,11 +422,11 @@ def settings(dice: random.Random, counts: collections.Counter[str]) -> int:
     if rows(**exact) != usual:
         raise Broken(f"{exact} gives other bits")
     near: dict[str, Any] = {"batch": dice.randint(1, 50), "threads": dice.randint(1, 2)}
-    for ours, theirs in zip(rows(**near), usual, strict=True):
-        values = float(ours[3]), float(theirs[3])
+    for ours, expected in zip(rows(**near), usual, strict=True):
+        values = float(ours[3]), float(expected[3])
         equal = math.isclose(*values, rel_tol=1e-3, abs_tol=1e-6) or all(map(math.isnan, values))
-        if ours[:3] != theirs[:3] or not equal:
-            raise Broken(f"{near}: {ours} instead of {theirs}")
+        if ours[:3] != expected[:3] or not equal:
+            raise Broken(f"{near}: {ours} instead of {expected}")
     counts["memory limits, orders, threads, batch sizes"] += 2
     return 2
 
@@ -446,8 +446,8 @@ def planted(dice: random.Random, counts: collections.Counter[str]) -> int:
         return [row.quantity for row in profile.rows if not math.isfinite(row.value) and row.quantity == "norm"]
 
     end = child(work)
-    said = end.trouble.startswith("ValueError") and re.search("finite|NaN|infin", end.trouble)
-    if (end.trouble and not said) or end.result:
+    explained = end.trouble.startswith("ValueError") and re.search("finite|NaN|infin", end.trouble)
+    if (end.trouble and not explained) or end.result:
         raise Broken(f"{value} in {where}: {end.trouble or end.result}")
     counts["planted NaN and infinities"] += 1
     return 1
@@ -516,14 +516,14 @@ def formats() -> dict[str, tuple[str, bytes, Callable[[Path], Any]]]:
 
     def resumed(name: str) -> Callable[[Path], Any]:
         def resume(path: Path) -> None:
-            place = path.with_suffix(".run")
-            shutil.rmtree(place, ignore_errors=True)
-            (place / "checkpoints").mkdir(parents=True)
+            target = path.with_suffix(".run")
+            shutil.rmtree(target, ignore_errors=True)
+            (target / "checkpoints").mkdir(parents=True)
             for other, content in run.items():
-                (place / other).write_bytes(content)
-            (place / "checkpoints" / "step-000000000072.safetensors").write_bytes(checkpoint)
-            path.rename(place / name)
-            if train(place) != whole("training")[0]:
+                (target / other).write_bytes(content)
+            (target / "checkpoints" / "step-000000000072.safetensors").write_bytes(checkpoint)
+            path.rename(target / name)
+            if train(target) != undisturbed("training")[0]:
                 raise Broken("the run ends with another result")
 
         return resume
@@ -590,7 +590,7 @@ def damaged(dice: random.Random, counts: collections.Counter[str]) -> int:
     """Mutated inputs of one kind: each loads, or is refused in words, in bounded time and memory."""
     if not FORMATS:
         FORMATS.update(formats())
-        whole("training")
+        undisturbed("training")
     name = dice.choice(list(FORMATS))
     suffix, content, load = FORMATS[name]
     count = INPUTS // 10 if name.endswith("of a run") else INPUTS
@@ -609,16 +609,16 @@ def damaged(dice: random.Random, counts: collections.Counter[str]) -> int:
                 except Broken as error:
                     return [number, str(error), damage[:200].decode("latin-1")]
                 except (ValueError, OSError, TypeError, ImportError, LookupError, RuntimeError) as error:
-                    named = bool(SPOKEN.match(str(error))) or bool(getattr(error, "filename", None))
-                    if not named or not isinstance(error, (ValueError, TypeError, ImportError, OSError)):
+                    explained = bool(SPOKEN.match(str(error))) or bool(getattr(error, "filename", None))
+                    if not explained or not isinstance(error, (ValueError, TypeError, ImportError, OSError)):
                         trace = traceback.extract_tb(error.__traceback__)[-1]
                         where = f"{Path(trace.filename).name}:{trace.lineno}"
                         return [number, f"{type(error).__name__} at {where}: {error}", damage[:200].decode("latin-1")]
                 except BaseException as error:
                     return [number, f"{type(error).__name__}: {error}", damage[:200].decode("latin-1")]
                 signal.alarm(0)
-                for rest in out.iterdir():
-                    shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
+                for path in out.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         return None
 
     end = child(work, wait=SECONDS * 10.0)

@@ -41,12 +41,12 @@ def profile_of(depth: int, options: argparse.Namespace) -> Profile:
     data = lisse.load_data("cifar10", limit=options.limit, seed=options.seed if options.limit < 10_000 else None)
     instrument = Robustness(corruptions=("all",), attacks=(), sigma=(), delta=(), samples=options.limit)
     with Bar() as bar:
-        found = instrument.measure(
+        profile = instrument.measure(
             model, data, seed=options.seed, batch=options.batch, cache=options.out / "cache", progress=bar,
             name=f"ResNet-{depth}",
         )  # fmt: skip
-    found.save(file)
-    return found
+    profile.save(file)
+    return profile
 
 
 def table(profiles: list[Profile]) -> str:

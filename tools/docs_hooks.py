@@ -37,10 +37,10 @@ def reference(key: str, fields: dict[str, str]) -> str:
     """One entry as a line of Markdown, with an anchor that citations point to."""
     names = [" ".join(reversed(name.split(", "))) for name in fields["author"].split(" and ")]
     authors = names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
-    place = fields.get("booktitle") or fields.get("journal")
+    journal = fields.get("booktitle") or fields.get("journal")
     volume = f" {fields['volume']}" if "volume" in fields else ""
     parts = [f"**{key}**{{ #{key} }} {authors}. *{fields['title'].rstrip('.')}*"]
-    parts.append(f"{place}{volume}, {fields['year']}" if place else fields["year"])
+    parts.append(f"{journal}{volume}, {fields['year']}" if journal else fields["year"])
     if "eprint" in fields:
         parts.append(f"[arXiv:{fields['eprint']}](https://arxiv.org/abs/{fields['eprint']})")
     if "note" in fields:

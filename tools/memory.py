@@ -64,15 +64,15 @@ def measured(case: int) -> dict[str, float]:
     """What one case was given, announced, and took."""
     name, options, spec, shape, samples, budget = CASES[case]
     (kind,) = [kind for kind in ALL if kind.__name__ == name]
-    chosen: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
-    instrument: Any = kind(**chosen)
+    arguments: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
+    instrument: Any = kind(**arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     generator = torch.Generator().manual_seed(0)
     data = Dataset("noise", torch.rand(samples, *shape, generator=generator), torch.arange(samples) % 10)
     model = lisse.load_model(f"zoo:{spec}")
     smaller = {"samples": 16, "points": 2, "distances": 4, "clean": 16}
-    least = kind(**{**chosen, **{key: v for key, v in smaller.items() if key in kind.__dataclass_fields__}})
+    least = kind(**{**arguments, **{key: v for key, v in smaller.items() if key in kind.__dataclass_fields__}})
     lisse.measure(model, data.take(32), least, batch=8)
     run = Run(model, data, batch=32, memory=budget * MIB)
     announced, batch = instrument.bytes(run), 32 * sum(4 * 3 * tap.numel for tap in run.taps)
@@ -104,12 +104,12 @@ def main() -> int:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     beyond = 0
-    for case, (name, chosen, spec, *_) in enumerate(CASES):
+    for case, (name, arguments, spec, *_) in enumerate(CASES):
         command = [sys.executable, __file__, "--case", str(case)]
         numbers = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         allowed = 1.1 * (numbers["budget"] + numbers["announced"] + numbers["batch"])
         beyond += numbers["rise"] > allowed
-        words = ", ".join(f"{key}={value}".replace("'", "") for key, value in chosen.items())
+        words = ", ".join(f"{key}={value}".replace("'", "") for key, value in arguments.items())
         cells = [numbers["budget"], numbers["announced"], numbers["batch"], allowed, numbers["rise"]]
         lines.append(f"| {name}({words}) | {spec.partition('?')[0]} | " + " | ".join(f"{v:,.0f}" for v in cells) + " |")
         print(lines[-1], flush=True)

@@ -20,24 +20,24 @@ def pins(pyproject: str, constraints: str) -> list[str]:
     project = tomllib.loads(pyproject)["project"]
     requirements = [*project["dependencies"], *_extra(project, "all"), *_extra(project, "dev")]
     torch = next(line for line in constraints.splitlines() if line.startswith("torch=="))
-    found = []
+    lines = []
     for requirement in requirements:
         match = REQUIREMENT.fullmatch(requirement)
         if match is None:
             raise ValueError(f"pins: a requirement must read name>=version, got {requirement!r}.")
-        found.append(torch if match["name"] == "torch" else f"{match['name']}=={match['version']}")
-    return found
+        lines.append(torch if match["name"] == "torch" else f"{match['name']}=={match['version']}")
+    return lines
 
 
 def _extra(project: dict[str, Any], name: str) -> list[str]:
     """The requirements of an extra, and of those that it names."""
-    found = []
+    requirements = []
     for requirement in project["optional-dependencies"][name]:
         match = SELF.fullmatch(requirement)
-        found += [requirement] if match is None else [
-            one for extra in match["extras"].split(",") for one in _extra(project, extra)
+        requirements += [requirement] if match is None else [
+            line for extra in match["extras"].split(",") for line in _extra(project, extra)
         ]  # fmt: skip
-    return found
+    return requirements
 
 
 if __name__ == "__main__":

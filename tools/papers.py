@@ -15,17 +15,17 @@ PAPERS = Path(__file__).resolve().parent.parent / "src" / "lisse" / "reporting" 
 
 def papers(text: str) -> dict[str, str]:
     """Key to one line: authors, title, year."""
-    found = {}
+    lines = {}
     for key, fields in bibliography(text).items():
         names = [name.partition(",")[0] for name in fields["author"].split(" and ")]
         authors = (
             names[0] if len(names) == 1 else f"{names[0]} and {names[1]}" if len(names) == 2 else f"{names[0]} et al."
         )
         eprint = f", arXiv:{fields['eprint']}" if "eprint" in fields else ""
-        found[key] = f"{authors} ({fields['year']}), {fields['title'].rstrip('.')}{eprint}"
-    return found
+        lines[key] = f"{authors} ({fields['year']}), {fields['title'].rstrip('.')}{eprint}"
+    return lines
 
 
 if __name__ == "__main__":
-    made = papers(BIBLIOGRAPHY.read_text(encoding="utf-8"))
-    PAPERS.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    index = papers(BIBLIOGRAPHY.read_text(encoding="utf-8"))
+    PAPERS.write_text(json.dumps(index, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

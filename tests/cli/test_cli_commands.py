@@ -135,7 +135,7 @@ def test_figure_of_a_chart(lisse: Run, folder: Path, monkeypatch: pytest.MonkeyP
     from lisse.run import measure
 
     images = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    measure(torch.nn.Flatten(), images, Stability(cut=(2, 3), quick=True)).save("s.profile")
+    measure(torch.nn.Flatten(), images, Stability.sized("quick", cut=(2, 3))).save("s.profile")
     drawn = []
     real = charts.chart_figure
     monkeypatch.setattr(charts, "chart_figure", lambda *args, **kw: drawn.append(kw["where"]) or real(*args, **kw))

@@ -20,7 +20,7 @@ Run = Callable[..., Result]
 
 def trained(out: str) -> str:
     torch.manual_seed(0)
-    watch = Watch(torch.rand(9, 3), Sensitivity(points=0, quick=True), out=out)
+    watch = Watch(torch.rand(9, 3), Sensitivity.sized("quick", points=0), out=out)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     for step in range(3):
         watch.measure(model, step=step, epoch=step / 2)

@@ -181,6 +181,7 @@ def test_a_part_without_charts_is_completed_by_the_instrument_of_its_name():
     assert up_to_date(unknown) == unknown
 
 
+@pytest.mark.filterwarnings("default::DeprecationWarning")
 def test_figures_by_their_former_names_work_with_a_warning():
     part = Part("robustness", [Row("mean_accuracy", 0.5, "estimate", 9, at={"corruption": "fog"})],
                 (Quantity("mean_accuracy", "a", "b"),))  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 
 from lisse.maths.intervals import Interval
 from lisse.maths.power_law import PowerLaw, geometric_mean
-from lisse.reporting import stability_laws
+from lisse_experiments.diffeomorphisms import laws
 from lisse_experiments.diffeomorphisms.networks import Source
 from lisse_experiments.diffeomorphisms.plan import Settings
 from lisse_experiments.diffeomorphisms.result import (
@@ -52,10 +52,10 @@ def error_law(results: Results, plan: Settings, source: Source, quantity: str = 
         if profiles and error is not None:
             networks.append(profiles)
             errors.append(error)
-    values = {float(stability_laws.over_seeds(result, quantity, cut=cut, delta=delta).value) for result in networks}
+    values = {float(laws.over_seeds(result, quantity, cut=cut, delta=delta).value) for result in networks}
     if len(networks) < 3 or len(values) < 2:
         return None
-    return stability_laws.error_law(networks, errors, quantity, slope=slope, cut=cut, delta=delta)
+    return laws.error_law(networks, errors, quantity, slope=slope, cut=cut, delta=delta)
 
 
 def stripe_levels(results: Results, plan: Settings) -> list[tuple[int, Interval]]:
@@ -199,7 +199,7 @@ def size_law(results: Results, source: Source, name: str) -> PowerLaw | None:
             profiles[p] = [result.profiles["trained"] for result in trainings]
     if len(profiles) < 3:
         return None
-    return stability_laws.size_law(list(profiles.values()), list(profiles), R, cut=cut, delta=1.0)
+    return laws.size_law(list(profiles.values()), list(profiles), R, cut=cut, delta=1.0)
 
 
 def _laws(results: Results, plan: Settings, source: Source, paper: bool) -> Iterator[Finding]:

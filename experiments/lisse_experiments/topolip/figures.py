@@ -18,11 +18,11 @@ try:
 except ImportError as error:
     raise ImportError(f'reproduce: figures need matplotlib ({error}). pip install "lisse[report]"') from error
 
-from lisse.maths.homology import cech_persistence
 from lisse.maths.intervals import across_clouds
 from lisse.reporting.figure import PALETTE
 from lisse_experiments.outputs import png_files
 from lisse_experiments.topolip.accuracy import ALL
+from lisse_experiments.topolip.alpha import cech_persistence
 from lisse_experiments.topolip.cech import PARTS, draw_complex, draw_diagram
 from lisse_experiments.topolip.result import Result
 from lisse_experiments.topolip.tables import NAMES, ORDERS
