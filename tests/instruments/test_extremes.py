@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import lisse
-from lisse.instruments import Extremes
+from lisse.instruments import Extremes, Topology
 from lisse.maths.extremes import largest_logit, massive_activation
 from lisse.networks import zoo
 
@@ -55,6 +55,19 @@ def test_a_network_by_hand():
         dict(enumerate(expected.tolist()))
     )
     assert max(expected.tolist()) == pytest.approx(next(row.value for row in rows if "over" in row.at))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_its_forward_makes_the_recording_of_others_and_changes_no_number(order):
+    """In batches of 5, the last of 12 samples grows to 5 where 20 samples are recorded in passing."""
+    model = zoo.build("vit_small", seed=0, depth=2, width=16, heads=2, size=8, patch=2, classes=3).eval()
+    images = torch.rand(30, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    both = [Extremes(samples=12), Topology(samples=20, clouds=1, dims=(0,), p=(1,))]
+    together = lisse.measure(model, images, [both[index] for index in order], batch=5)
+    for instrument in both:
+        (single,) = lisse.measure(model, images, instrument, batch=5).parts
+        assert together[instrument.name].rows == single.rows
+        assert {row.quantity for row in single.rows} >= {"largest_logit"} or instrument.name == "topology"
 
 
 def test_padding_is_no_data_and_no_attention_is_said():

@@ -61,9 +61,8 @@ class Extremes(Instrument):
         """One forward of each sample, and what is taken off it."""
         return 1.5 * min(self.samples, n) * per_sample
 
-    def passes(self, run: Run) -> int:
-        """It reads attention on the way, so that its forwards are its own."""
-        return 0
+    def own_taps(self, run: Run) -> None:
+        """Calls of attention are seen in the forward alone."""
 
     def part(self, run: Run) -> Part:
         """Measure."""
@@ -73,16 +72,16 @@ class Extremes(Instrument):
         def block(start: int, stop: int) -> dict[str, Tensor]:
             numbers: dict[str, Tensor] = {}
             (batch,) = run.batches(stop, start=start)
-            mask = token_mask(batch.inputs)
+            mask, size = token_mask(batch.inputs), run.forward_size(start, stop)
 
             def on(tap: Tap, activation: Tensor) -> None:
                 numbers[f"activation {names[tap]}"] = massive_activation(activation.detach(), mask).double().cpu()
 
             def called(call: AttentionCall) -> None:
                 scores = call.scores if call.query is None else logits(call)[0]
-                if scores is not None and len(scores) == stop - start:
+                if scores is not None and len(scores) == size:  # not of windows of images
                     name = f"logit {call.module}" + (f"#{call.number}" if call.number else "")
-                    numbers[name] = largest_logit(scores.detach(), mask).double().cpu()
+                    numbers[name] = largest_logit(scores[: batch.size].detach(), mask).double().cpu()
 
             with attending(run.model, called):
                 for _ in run.clean(stop, taps, on, start=start):

@@ -229,13 +229,20 @@ class Run:
                 elif self._holds(taps, stop):
                     for tap in taps:
                         on(tap, self._recorded(tap)[batch.start : stop].to(self.device))
-                elif batch.start == (0 if self._pass is None else self._pass.recorded) and batch.start < self._shared:
+                elif self._records(batch.start):
                     most = batch.size  # it grows in whole batches, also where fewer samples are asked for
                     self.recording(stop).samples  # noqa: B018  # its forward reaches ``on``
                     most = None
                 else:
                     self._forward(batch.inputs, batch.start)
                 yield batch
+
+    def forward_size(self, start: int, stop: int) -> int:
+        """How many samples a forward of :meth:`clean` from ``start`` on has: whole batches are recorded."""
+        return min(self.batch, len(self) - start) if self._records(start) else stop - start
+
+    def _records(self, start: int) -> bool:
+        return start == (0 if self._pass is None else self._pass.recorded) and start < self._shared
 
     def _holds(self, taps: Sequence[Tap], stop: int) -> bool:
         """Whether the recording has whole activations of these places up to a sample."""
