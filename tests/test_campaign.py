@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -45,6 +46,32 @@ def test_an_error_of_somebody_else_is_a_break(campaign: ModuleType, error: Excep
     campaign.WHOLE["training"] = ("", 0.0)
     broken = campaign.attack("damaged inputs", 0, 0, collections.Counter())
     assert type(error).__name__ in broken
+
+
+def spins(path: Path) -> None:
+    while True:
+        pass
+
+
+def waits(path: Path) -> None:
+    time.sleep(0.3)
+
+
+@pytest.mark.parametrize(("load", "broken"), [(spins, "died by signal"), (waits, "")])
+def test_a_busy_machine_is_no_break_and_a_busy_loop_is(
+    campaign: ModuleType, load: Callable[[Path], None], broken: str
+) -> None:
+    campaign.FORMATS["ours"] = ("", b"content", load)
+    campaign.WHOLE["training"] = ("", 0.0)
+    campaign.SECONDS, campaign.INPUTS = 0.2, 1
+    said = campaign.attack("damaged inputs", 0, 0, collections.Counter())
+    assert (broken in said) if broken else said is None
+
+
+def test_every_kind_comes_once_however_little_time_there_is(campaign: ModuleType) -> None:
+    campaign.KINDS = {name: (lambda dice, counts: 1, often) for name, often in (("a", 2), ("b", 1))}
+    counts, breaks = campaign.campaign(0.0, 0)
+    assert (counts["tried/a"], counts["tried/b"], breaks) == (1, 1, [])
 
 
 def test_a_mutation_has_a_seed(campaign: ModuleType) -> None:

@@ -53,7 +53,8 @@ from lisse.training.folder import read_checkpoint
 from lisse.training.penalty import penalty_of
 
 INPUTS = 200  # mutated inputs of one case
-SECONDS = 20  # that one of them may take
+SECONDS = 20  # of a processor that one of them may take; no clock, which a busy machine would bend
+STUCK = 900.0  # seconds after which a child does no more
 MEMORY = 3 << 30  # that a child may take beyond what it begins with
 #: What a refusal begins with: the function, or the file.
 SPOKEN = re.compile(r"[\w.]+: \S")
@@ -70,7 +71,7 @@ class Child(NamedTuple):
     trouble: str = ""
 
 
-def child(work: Callable[[], Any], *, kill_after: float | None = None, wait: float = 120.0) -> Child:
+def child(work: Callable[[], Any], *, kill_after: float | None = None, wait: float = STUCK) -> Child:
     """``work()`` in a fork, killed after a while if it was not done; its result comes back as JSON."""
     reader, writer = os.pipe()
     sys.stdout.flush()
@@ -603,7 +604,8 @@ def damaged(dice: random.Random, counts: collections.Counter[str]) -> int:
                 path = out / f"{number}{suffix}"
                 damage = mutated(content, dice)
                 path.write_bytes(damage)
-                signal.alarm(SECONDS)  # its default action ends the process
+                signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its default action ends the process
+                signal.alarm(int(15 * SECONDS))  # where it waits for something
                 try:
                     load(path)
                 except Broken as error:
@@ -616,12 +618,13 @@ def damaged(dice: random.Random, counts: collections.Counter[str]) -> int:
                         return [number, f"{type(error).__name__} at {where}: {error}", damage[:200].decode("latin-1")]
                 except BaseException as error:
                     return [number, f"{type(error).__name__}: {error}", damage[:200].decode("latin-1")]
+                signal.setitimer(signal.ITIMER_PROF, 0)
                 signal.alarm(0)
                 for path in out.iterdir():
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         return None
 
-    end = child(work, wait=SECONDS * 10.0)
+    end = child(work, wait=4 * STUCK)
     if end.killed or end.trouble or end.result:
         raise Broken(f"{name}: {end.result or end.trouble or 'took too long'}"[:600])
     counts[f"mutated: {name}"] += count
@@ -658,14 +661,18 @@ def attack(kind: str, case: int, seed: int, counts: collections.Counter[str]) ->
 
 
 def campaign(minutes: float, seed: int) -> tuple[collections.Counter[str], list[str]]:
-    """Rounds of attacks until the time is over: how many of what, and what broke with the call that repeats it."""
+    """Rounds of attacks until the time is over, each kind once at least: how many of what, and what broke.
+
+    With each break comes the call that repeats it.
+    """
     counts: collections.Counter[str] = collections.Counter()
     breaks: list[str] = []
     end, case = time.monotonic() + 60 * minutes, 0
-    while time.monotonic() < end:
+    while case == 0 or time.monotonic() < end:
         for kind, (_, often) in KINDS.items():
             for number in range(case * often, (case + 1) * often):
-                if time.monotonic() < end and (broken := attack(kind, number, seed, counts)):
+                in_time = time.monotonic() < end or number == 0
+                if in_time and (broken := attack(kind, number, seed, counts)):
                     counts[f"broken/{kind}"] += 1
                     breaks.append(f"--only {kind!r} --case {number} --seed {seed}: {broken}")
                     print(breaks[-1], flush=True)

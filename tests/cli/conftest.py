@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(place))
     np.savez(tmp_path / "points.npz", inputs=np.random.default_rng(0).normal(size=(30, 3)).astype("f4"))
     return tmp_path
+
+
+@pytest.fixture
+def interrupt() -> Callable[..., tuple[int, str]]:
+    """Ctrl-C to a process, once the file ``asleep``, with which it says that it waits, is there: code and errors."""
+
+    def interrupted(process: subprocess.Popen[str], asleep: Path | None = None) -> tuple[int, str]:
+        with process:
+            try:
+                deadline = time.monotonic() + 600
+                while asleep is not None and not asleep.exists():
+                    assert process.poll() is None, process.communicate()
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+                for _ in range(3):  # Python passes over one that meets it in a callback: then there is another
+                    process.send_signal(signal.SIGINT)
+                    try:
+                        errors = process.communicate(timeout=100)[1]
+                        return process.returncode, errors
+                    except subprocess.TimeoutExpired:
+                        pass
+                pytest.fail("three times Ctrl-C, and it goes on")
+            finally:
+                process.kill()
+
+    return interrupted
 
 
 @pytest.fixture

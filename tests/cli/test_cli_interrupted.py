@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from lisse.profile import Profile
 
 pytestmark = pytest.mark.slow
 
-LINE = [sys.executable, "-m", "lisse", "measure", "sensitivity", "zoo:lenet?in_channels=1", "--data", "data.npz"]
-LINE += ["--samples", "20", "--points", "32"]
+LINE = [sys.executable, "-m", "lisse", "measure", "sensitivity"]
+OPTIONS = ["--data", "data.npz", "--samples", "20", "--points", "32"]
+
+Interrupt = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
@@ -30,10 +33,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+def start(folder: Path, *more: str, model: str = "zoo:lenet?in_channels=1") -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "temporary")}
     return subprocess.Popen(
-        [*LINE, *more],
+        [*LINE, model, *OPTIONS, *more],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -63,15 +66,29 @@ def test_killed_at_random_moments_the_same_command_gives_the_same_profile(folder
     assert os.listdir(folder / "temporary") == []
 
 
-def test_interrupted_it_says_so_in_one_line_and_leaves_nothing_behind(folder: Path) -> None:
-    process = start(folder, "--memory", "100kB", "--no-cache", "--out", "x.profile")
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("sensitivity"):  # the recording is made and spilled; the measuring has begun
-            break
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+SLEEPY = """
+import time
+from pathlib import Path
+from torch import nn
+from lisse.networks import zoo
+
+class Sleepy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = zoo.build("lenet", seed=0, in_channels=1)
+    def forward(self, x):
+        if x.requires_grad:  # for the stretch: the recording is made and spilled, the measuring has begun
+            Path("asleep").touch()
+            time.sleep(3600)
+        return self.network(x)
+"""
+
+
+def test_interrupted_it_says_so_in_one_line_and_leaves_nothing_behind(folder: Path, interrupt: Interrupt) -> None:
+    (folder / "sleepy.py").write_text(SLEEPY)
+    process = start(folder, "--memory", "100kB", "--no-cache", "--out", "x.profile", model="sleepy:Sleepy")
+    code, said = interrupt(process, folder / "asleep")
+    assert code == 130
     assert said.strip().splitlines()[-1] == "lisse: interrupted"
     assert os.listdir(folder / "temporary") == []
     assert not (folder / "x.profile").exists()

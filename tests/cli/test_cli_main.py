@@ -22,6 +22,7 @@ from lisse.cli.outcome import Failed, FileTrouble, arguments, exit_code
 
 Run = Callable[..., Result]
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
+Interrupt = Callable[..., tuple[int, str]]
 MODEL = "tiny_models:sound"
 
 
@@ -161,7 +162,7 @@ def test_a_terminal_that_cannot_show_a_name_gets_it_spelled_out(shell: Shell) ->
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_control_c_ends_with_130_and_one_line(folder: Path) -> None:
+def test_control_c_ends_with_130_and_one_line(folder: Path, interrupt: Interrupt) -> None:
     words = [sys.executable, "-m", "lisse", "demo", "--epochs", "100000"]
     running = subprocess.Popen(
         words,
@@ -173,9 +174,8 @@ def test_control_c_ends_with_130_and_one_line(folder: Path) -> None:
     assert running.stderr is not None
     assert running.stderr.readline().startswith("train plain: 1 of 100,000")
     time.sleep(0.1)
-    running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=60)
-    assert running.returncode == 130
+    code, errors = interrupt(running)
+    assert code == 130
     assert errors.splitlines()[-1] == "lisse: interrupted"
     assert "Traceback" not in errors
     assert list((folder / "lisse-demo").iterdir()) == []

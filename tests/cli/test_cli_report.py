@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +24,7 @@ from lisse.instruments import ALL, Robustness
 from lisse.profile import Part, Profile, Quantity, Row
 
 Run = Callable[..., Result]
+Interrupt = Callable[..., tuple[int, str]]
 MODEL = "tiny_models:sound"
 QUICK = ("--data", "points.npz", "--quick", "--instruments", "sensitivity,topology")
 
@@ -228,7 +228,7 @@ def test_a_damaged_piece_is_made_again_and_said(lisse: Run, folder: Path) -> Non
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_control_c_keeps_what_is_finished(folder: Path) -> None:
+def test_control_c_keeps_what_is_finished(folder: Path, interrupt: Interrupt) -> None:
     (folder / "importable" / "slow_models.py").write_text(
         "import time, torch\nfrom torch import nn\nfrom tiny_models import Failing\n\n\nclass Slow(Failing):\n"
         "    def forward(self, x):\n        if len(x) == 30:\n            open('asleep', 'w').close()\n"
@@ -241,15 +241,8 @@ def test_control_c_keeps_what_is_finished(folder: Path) -> None:
         words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while not (folder / "asleep").exists():  # the first model is done, the second one sleeps
-        assert running.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert list((folder / "cache").glob("profiles/*.profile"))
-    running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=60)
-    assert running.returncode == 130
+    code, errors = interrupt(running, folder / "asleep")  # the first model is done, the second one sleeps
+    assert code == 130
     assert "the same command goes on" in errors
     assert errors.splitlines()[-1] == "lisse: interrupted"
     assert not (folder / "report.html").exists()

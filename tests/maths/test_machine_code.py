@@ -24,7 +24,7 @@ def test_a_forked_process_starts_its_own():
     if child == 0:
         # With the parent's pool, whose threads are not here, this would wait for ever.
         found = workers(2).submit(abs, -3)
-        os._exit(0 if found.exception(timeout=20) is None and found.result() == 3 else 1)
+        os._exit(0 if found.exception(timeout=300) is None and found.result() == 3 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -41,7 +41,7 @@ def test_a_thread_that_is_held_up_leaves_the_rest_to_the_others():
 
     def function(item):
         if threading.current_thread() is not here:
-            assert free.wait(20)
+            assert free.wait(300)
         taken.append(item)
         if len(taken) >= 9:
             free.set()

@@ -131,6 +131,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its service is a process of its own, which takes seconds to start and to end."""
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB__SERVICE_WAIT", "600")  # it may start slowly on a busy machine
     run = wandb.init(mode="offline", dir=str(tmp_path), project="lisse")
     run.log({"loss": 1.0})
     PROFILE.log(run, step=7)

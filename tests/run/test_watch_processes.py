@@ -30,7 +30,9 @@ from lisse.run import Watch
 kind, out = sys.argv[1:]
 world = int(os.environ["WORLD_SIZE"])
 if world > 1:
-    torch.distributed.init_process_group("gloo")
+    # A file and not a port: another process may take a port that was free a moment ago.
+    store = Path(out, "store").as_uri()
+    torch.distributed.init_process_group("gloo", init_method=store, rank=int(os.environ["RANK"]), world_size=world)
 rank = int(os.environ["RANK"])
 network = zoo.build("vit_small", seed=0, depth=2, width=16, heads=2, size=8, patch=2, classes=3)
 generator = torch.Generator().manual_seed(0)
@@ -71,16 +73,16 @@ def run(tmp_path: Path, kind: str, world: int) -> tuple[dict[int, lisse.Profile]
     out.mkdir()
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29500 + os.getpid() % 10000), "WORLD_SIZE": str(world)}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(script), kind, str(out)], env={**os.environ, **store, "RANK": str(rank)},
+            [sys.executable, str(script), kind, str(out)],
+            env={**os.environ, "WORLD_SIZE": str(world), "RANK": str(rank)},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(world)
     ]  # fmt: skip
     try:
-        ends = [process.communicate(timeout=240) for process in processes]
+        ends = [process.communicate(timeout=600) for process in processes]
     finally:
         for process in processes:
             process.kill()

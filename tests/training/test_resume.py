@@ -229,7 +229,7 @@ def test_killed_while_a_checkpoint_is_written(tmp_path, whole, monkeypatch, plac
             patch.setattr(Path, "unlink", removing)
         else:
             patch.setattr(os, "replace", before if place.startswith("written") else after)
-        assert not killed(tmp_path, 60)
+        assert not killed(tmp_path, 600)
         assert not (tmp_path / "result.json").exists()
     found = run(tmp_path)
     assert 0 < found.resumed < 24
@@ -479,7 +479,7 @@ def disk_free(path: Path) -> int:
 
 
 def test_a_file_that_may_not_grow_is_a_clear_error_and_nothing_is_lost(tmp_path, whole):
-    def limited(queue) -> None:
+    def limited(answer) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
         def shrink(moment):
@@ -489,14 +489,15 @@ def test_a_file_that_may_not_grow_is_a_clear_error_and_nothing_is_lost(tmp_path,
         try:
             run(tmp_path, callbacks=[shrink])
         except OSError as error:
-            queue.put(str(error))
+            answer.send(str(error))
         else:
-            queue.put("no error")
+            answer.send("no error")
 
-    queue = FORK.SimpleQueue()
-    process = FORK.Process(target=limited, args=(queue,))
+    heard, answer = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=limited, args=(answer,))
     process.start()
-    said = queue.get()
+    answer.close()
+    said = heard.recv()  # a process that dies without a word is an EOFError
     process.join()
     assert "out must have room for a checkpoint" in said
     assert "step-000000000003.safetensors, is safe" in said
