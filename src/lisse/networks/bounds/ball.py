@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from lisse.maths.margin import competing_margins
 from lisse.networks.attack.norms import Norm, norm_named
+from lisse.networks.bounds.graph import UNTRACEABLE, foreign, traced
 from lisse.networks.bounds.module import of_module
 from lisse.networks.bounds.operators import AveragePool, BatchNorm, Convolution, Still
 from lisse.networks.bounds.slopes import FUNCTIONS
@@ -42,6 +43,7 @@ class _Node:
     magnitude: Callable[[Tensor], Tensor] = lambda x: x  # |L|, of an affine step
     module: nn.Module | None = None
     terms: int = 1
+    shifted: Tensor | float = 0.0  # sizes of the terms of which its shift was made
     shape: torch.Size = field(default_factory=torch.Size)
     # Of the present ball, [n, *shape]:
     middle: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -95,13 +97,20 @@ class Relaxation:
         device = next((value.device for value in network.state_dict().values()), torch.device("cpu"))
         self.nodes = [_Node("input", shape=torch.Size(shape))]
         with torch.no_grad():
-            zero = torch.zeros(1, *shape, dtype=torch.float64, device=device)
-            self.end: _Node = self._through(network, self.nodes[0], zero)[0]
+            probe = torch.rand(1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
+            self.end, output = self._through(network, self.nodes[0], probe)
+            answer = network(probe.clone())
+            far = (answer - output).abs().max() if isinstance(answer, Tensor) else math.inf
+            if not far <= 1e-6 * (1e-6 + output.abs().max()):
+                raise TypeError(
+                    f"Relaxation: the steps of {type(network).__name__} must give what its forward gives, got "
+                    "something else (a forward hook, or a branch that depends on values?)."
+                )
 
     # -- the network as a list of steps --------------------------------------------------------------------------------
 
     def _through(self, module: nn.Module, node: _Node, zero: Tensor) -> tuple[_Node, Tensor]:
-        single = self._module(module, node, zero)
+        single = None if foreign(module) else self._module(module, node, zero)
         if single is not None:
             return single
         name = type(module).__name__
@@ -109,13 +118,13 @@ class Relaxation:
             mean, std = (torch.as_tensor(getattr(module, key)).to(zero) for key in ("mean", "std"))
             node, zero = self._affine(node, zero, lambda x: (x - mean) / std, lambda x: x / std)
             return self._through(module.network, node, zero)  # type: ignore[arg-type]
-        if isinstance(module, nn.Sequential):
+        if isinstance(module, nn.Sequential) and not foreign(module):
             for part in module:
                 node, zero = self._through(part, node, zero)
             return node, zero
         try:
-            graph = _Tracer().trace(module)
-        except (TypeError, ValueError, NotImplementedError, RuntimeError, AttributeError) as error:
+            graph = traced(module)
+        except UNTRACEABLE as error:
             raise TypeError(f"Relaxation: the structure of {name} must be traceable, got {error}.") from error
         values: dict[fx.Node, Any] = {}
         for step in graph.nodes:
@@ -142,14 +151,15 @@ class Relaxation:
         output = call(*plain, **options)
         if not isinstance(output, Tensor):
             return output
-        if word in ("add", "iadd", "add_", "__add__") and len(spots) == 2:
+        if word in ("add", "iadd", "add_", "__add__") and len(spots) == 2 and not options:
             node = _Node("sum", (spots[0][0], spots[1][0]), shape=output.shape[1:])
             self.nodes.append(node)
             return node, output
         if len(spots) == 1:
             (node, zero) = spots[0]
             if word in FUNCTIONS:
-                return self._through(FUNCTIONS[word], node, zero)
+                # As a layer of the same settings: torch's take them in the order in which its functions do.
+                return self._through(type(FUNCTIONS[word])(*args[1:], **options), node, zero)
             if word in _MOVES and not (word == "dropout" and options.get("training", True)):
                 tail = output.shape[1:]
                 return self._affine(node, zero, lambda x: x.reshape(len(x), *tail))
@@ -172,7 +182,9 @@ class Relaxation:
             scale = (module.running_var + module.eps).rsqrt() * (1.0 if module.weight is None else module.weight)
             shift = -module.running_mean * scale + (0.0 if module.bias is None else module.bias)
             s, t = scale.reshape(ones), shift.reshape(ones)
-            return self._affine(node, zero, lambda x: s * x + t, lambda x: s.abs() * x)
+            behind = self._affine(node, zero, lambda x: s * x + t, lambda x: s.abs() * x)
+            behind[0].shifted = (2 * (module.running_mean * scale).abs() + shift.abs()).reshape(ones)
+            return behind
         if isinstance(module, AveragePool | Still | PaddedShortcut):
             return self._affine(node, zero, module, terms=zero.numel())
         if isinstance(module, nn.MaxPool2d):
@@ -227,7 +239,7 @@ class Relaxation:
             inside = node.inputs[0]
             if node.kind == "affine":
                 size, shift = inside.middle.abs() + inside.reach, node.function(torch.zeros_like(inside.middle[:1]))
-                node.mass = node.magnitude(size) * (1 + node.forward) + shift.abs()
+                node.mass = node.magnitude(size) * (1 + node.forward) + shift.abs() + node.shifted
                 node.middle = node.function(inside.middle)
                 node.reach = node.magnitude(inside.reach) * (1 + node.forward) + node.forward * node.mass
             elif node.kind == "sum":
@@ -371,13 +383,6 @@ class Relaxation:
         spread.scatter_add_(3, winners.flatten(3).expand_as(parts), parts)
         extra = torch.where(wins, 0.0, negative * highest).flatten(2).sum(2)
         return [(inside, spread.reshape(n, k, *inside.shape), extra)]
-
-
-class _Tracer(fx.Tracer):
-    """Every child is looked at on its own."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return True
 
 
 def ball_bounds(

@@ -46,6 +46,8 @@ class ResidualSum:
 def residual_sums(block: nn.Module) -> tuple[ResidualSum, ...] | None:
     """The stages of a block, or None where it is none that is known. Dropout is at rest, and left out."""
     name = type(block).__name__
+    if not (type(block).__module__.startswith("transformers.") or isinstance(block, nn.TransformerEncoderLayer)):
+        return None  # a model's own code may mean something else by the same names
     kids: dict[str, Any] = dict(block.named_children())
     chains: tuple[tuple[nn.Module, ...], tuple[nn.Module, ...]]
     part = kids.get

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,6 +17,7 @@ from lisse.maths.bounds import Bound, Hypothesis, layer_norm_lipschitz, mean_fie
 from lisse.maths.bounds.bound import bound, log, log_sum
 from lisse.maths.spectral_norm import norm_interval
 from lisse.networks.bounds.blocks import Gated, ResidualSum, residual_sums, stack_of
+from lisse.networks.bounds.graph import UNTRACEABLE, check_hooks, foreign, traced
 from lisse.networks.bounds.operators import AveragePool, BatchNorm, Convolution, Still, Transposed, operator_norm
 from lisse.networks.bounds.slopes import FUNCTIONS, gain, max_pool_slope, slope
 from lisse.networks.bounds.tokens import (
@@ -95,6 +97,7 @@ def of_module(
     for key, parameter in module.state_dict().items():
         if not bool(torch.isfinite(parameter).all()):
             raise ValueError(f"of_module: {type(module).__name__}.{key} must be finite, got NaN or infinity.")
+    check_hooks("of_module", module)
     layers = [layer for part in module.modules() if (layer := token_attention(part)) is not None]
     ordered = any(layer.ordered or layer.turned for layer in layers)
     ground = metric or ("worst_token" if ordered else "wasserstein" if layers else "euclidean")
@@ -184,6 +187,8 @@ class Walk:
 
     def through(self, module: nn.Module, x: State) -> State:
         """The state behind ``module``."""
+        if foreign(module):
+            return self._traced(module, x.settled)
         folded = self._folded(module, x)
         if folded is not None:
             return folded
@@ -353,15 +358,8 @@ class Walk:
     def _traced(self, module: nn.Module, x: State) -> State:
         name = type(module).__name__
         try:
-            graph = _Tracer().trace(module)
-        except (
-            TypeError,
-            ValueError,
-            NotImplementedError,
-            RuntimeError,
-            AttributeError,
-            fx.proxy.TraceError,
-        ) as error:
+            graph = traced(module)
+        except UNTRACEABLE as error:
             raise TypeError(
                 f"of_module: the structure of {name} must be known or traceable, got "
                 f"{type(error).__name__}: {error}. Bound its parts one by one."
@@ -394,7 +392,7 @@ class Walk:
         plain = run(*_zeros(args), **_zeros(options))  # type: ignore[operator]
         if not isinstance(plain, Tensor):
             return plain  # a shape or a length
-        if word in ("add", "iadd", "add_", "__add__", "__iadd__", "sub") and not options:
+        if word in ("add", "iadd", "add_", "__add__", "__iadd__", "sub", "isub") and not options:
             return self._added(args, plain)
         if word == "cat":
             return self._concatenated(args[0], plain, args, options)
@@ -410,19 +408,23 @@ class Walk:
     def _entrywise(self, word: str, x: State, plain: Tensor, args: list[Any], options: dict[str, Any]) -> State | None:
         """An activation, a factor, or nothing at all."""
         if word in FUNCTIONS:
-            return self._scaled(FUNCTIONS[word], x, slope(FUNCTIONS[word]) or 1.0, rows=True)
-        if word in _SAME or (word == "dropout" and options.get("training", args[2:3] or True) in (False, [False])):
+            # As a layer of the same settings: torch's take them in the order in which its functions do.
+            layer = type(FUNCTIONS[word])(*args[1:], **options)
+            return self._scaled(layer, x, slope(layer) or 1.0, rows=True)
+        still = word == "dropout" and options.get("training", args[2:3] or True) in (False, [False])
+        if still or (word in _SAME and plain.is_floating_point()):
             return replace(x, zero=plain)
-        if word in ("mul", "truediv") and all(isinstance(a, State | int | float) for a in args[:2]):
+        if word in ("mul", "imul", "truediv", "itruediv") and all(isinstance(a, State | int | float) for a in args[:2]):
             (c,) = [a for a in args[:2] if not isinstance(a, State)]
-            if word == "mul" or isinstance(args[0], State):
-                factor = abs(c) if word == "mul" else 1 / abs(c)
+            product = word in ("mul", "imul")
+            if product or isinstance(args[0], State):
+                factor = abs(c) if product else 1 / abs(c)
                 return State(x.log + log(factor), x.radius * factor, plain)
         return None
 
     def _rearranged(self, word: str, x: State, plain: Tensor, args: list[Any], options: dict[str, Any]) -> State | None:
         """Entries moved, picked or averaged."""
-        if word in _MOVED or (word == "pad" and not options.get("value") and len(args) <= 2):
+        if word in _MOVED or (word == "pad" and _zero_pad(args, options)):
             return self._moved(x, plain, word)
         if word == "getitem":
             return self._picked(x, plain, args[1])
@@ -480,10 +482,11 @@ class Walk:
         return State(x.log, x.norm, plain)
 
     def _picked(self, x: State, plain: Tensor, index: Any) -> State:
-        if isinstance(index, tuple) and any(i is None or isinstance(i, Tensor | State) for i in index):
+        parts = index if isinstance(index, tuple) else (index,)
+        if not all(isinstance(i, int | slice | EllipsisType) and not isinstance(i, bool) for i in parts):
             raise TypeError("of_module: indexing must be by numbers and slices, got something else.")
         self._tokens_stay("getitem")
-        rows = x.zero.ndim == 3 and plain.ndim in (2, 3) and plain.shape[-1] == x.zero.shape[-1]
+        rows = len(plain) == 1 and x.zero.ndim == 3 and plain.ndim in (2, 3) and plain.shape[-1] == x.zero.shape[-1]
         if self.metric == "worst_token" and not rows:
             raise TypeError("of_module: picking features is no map of tokens. Take metric='euclidean'.")
         return State(x.log, x.radius if rows else x.norm, plain)
@@ -515,25 +518,6 @@ class Walk:
             raise TypeError(f"of_module: the operation {word!r} is no map of tokens. Take metric='euclidean'.")
 
 
-class _Tracer(fx.Tracer):
-    """Traces through what is not known as a whole."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Every child is looked at on its own, by :meth:`Walk.through`."""
-        return True
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        """See :class:`_OneSample`."""
-        return _OneSample(node, self)
-
-
-class _OneSample(fx.Proxy):
-    """A traced value that knows its length: one sample, as everywhere in this walk."""
-
-    def __len__(self) -> int:
-        return 1
-
-
 def _sum(a: State, b: State) -> State:
     a, b = a.settled, b.settled
     return State(log_sum(a.log, b.log), a.radius + b.radius, a.zero + b.zero)
@@ -553,6 +537,11 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
             yield from _flat(value)
         else:
             yield value
+
+
+def _zero_pad(args: list[Any], options: dict[str, Any]) -> bool:
+    """Whether :func:`torch.nn.functional.pad` is called with zeros; its other modes repeat entries."""
+    return len(args) <= 2 and not options.get("value") and options.get("mode", "constant") == "constant"
 
 
 def _states(args: list[Any], options: dict[str, Any]) -> list[State]:

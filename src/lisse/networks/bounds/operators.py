@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from lisse.maths.jacobian import jacobian_norm
 from lisse.maths.spectral_norm import ROUNDING, NormInterval, norm_interval
+from lisse.networks.bounds.graph import check_hooks, foreign
+from lisse.networks.zoo.efficientnet import SameConv2d
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -78,6 +80,7 @@ def operator_norm(
     for key, parameter in layer.state_dict().items():
         if not bool(torch.isfinite(parameter).all()):
             raise ValueError(f"operator_norm: {name}.{key} must be finite, got NaN or infinity.")
+    check_hooks("operator_norm", layer)
     _check_linear(layer)
     zero = torch.zeros(1, *shape, dtype=torch.float64)
     try:
@@ -113,7 +116,7 @@ def _quotient(layer: nn.Module, zero: Tensor, output: Tensor, max_iter: int, see
 def _check_linear(layer: nn.Module) -> None:
     kinds = Convolution | Transposed | BatchNorm | AveragePool | Still | nn.Linear | nn.Sequential
     for part in layer.modules() if isinstance(layer, nn.Sequential) else [layer]:
-        if not isinstance(part, kinds):
+        if not isinstance(part, kinds) or foreign(part):
             raise TypeError(
                 f"operator_norm: module must be a linear layer or a Sequential of them, got {type(part).__name__}. "
                 "of_module bounds other modules."
@@ -165,7 +168,7 @@ def _schur(layer: nn.Module, shape: tuple[int, ...]) -> float:
 
 def _convolution(layer: Convolution, size: tuple[int, ...], tol: float) -> float:
     # [left, right] of each axis; torch keeps them last axis first, and 'same' may be uneven.
-    flat = layer._reversed_padding_repeated_twice
+    flat = layer.pads(size) if isinstance(layer, SameConv2d) else layer._reversed_padding_repeated_twice
     sides = [(flat[2 * k], flat[2 * k + 1]) for k in reversed(range(len(size)))]
     stride: tuple[int, ...] = layer.stride
     dilation: tuple[int, ...] = layer.dilation

@@ -42,11 +42,23 @@ FUNCTIONS: dict[str, nn.Module] = {
 }
 
 
+def overridden(module: nn.Module) -> bool:
+    """Whether a class derived from one of torch's layers has a forward of its own: it need not be that layer."""
+    kind = type(module)
+    base = next((b for b in kind.__mro__ if b.__module__.startswith("torch.nn.") and b is not nn.Module), nn.Module)
+    if base is nn.Module:
+        return False
+    words = ("forward", "_conv_forward", "_sa_block", "_ff_block")
+    return any(getattr(kind, word, None) is not getattr(base, word, None) for word in words)
+
+
 def slope(module: nn.Module) -> float | None:
     """Lipschitz constant (ℓ2) of an activation, entry by entry, or of a softmax; None where it is none that is known.
 
     Hugging Face names its own: a GELU class of any kind has GELU's slope.
     """
+    if overridden(module):
+        return None
     if isinstance(module, nn.LeakyReLU):
         return max(1.0, abs(module.negative_slope))
     if isinstance(module, nn.ELU):

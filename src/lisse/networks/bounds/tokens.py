@@ -17,6 +17,7 @@ from lisse.maths.bounds.between import of_token_maps, on_ball
 from lisse.maths.bounds.bound import log
 from lisse.maths.spectral_norm import norm_interval
 from lisse.networks.attention.weights import AttentionWeights, LinearMap, weights_of
+from lisse.networks.bounds.graph import foreign
 from lisse.networks.zoo.vit import SplitHeadAttention
 
 #: Layers of Hugging Face that turn queries and keys by their positions, and others that are known besides those of
@@ -125,7 +126,7 @@ def token_attention(module: nn.Module) -> TokenAttention | None:
     if isinstance(module, SplitHeadAttention):
         return _zoo(module)
     name = type(module).__name__
-    if name not in KNOWN:
+    if name not in KNOWN or not type(module).__module__.startswith("transformers."):  # not a model's own code
         return None
     if name in ROTARY:
         _check_rotation(name, getattr(module, "config", None))
@@ -199,9 +200,16 @@ def _stacked(
 
 def linear_parts(layer: nn.Module) -> LinearMap:
     """Matrix ``[out, in]`` and bias of a linear layer, also of Hugging Face's transposed ``Conv1D``."""
+    turned = type(layer).__name__ == "Conv1D"
+    if foreign(layer) or not (turned or isinstance(layer, nn.Linear)):
+        # An adapter (LoRA) or a quantised layer shows the weights of another, and does something else.
+        raise TypeError(
+            f"of_module: {type(layer).__module__}.{type(layer).__name__} must be a plain linear layer, got one with a "
+            "forward of its own. Merge adapters into the weights first."
+        )
     weight, bias = layer.weight, layer.bias
     assert isinstance(weight, Tensor)
-    weight = weight.T if type(layer).__name__ == "Conv1D" else weight
+    weight = weight.T if turned else weight
     return weight, weight.new_zeros(len(weight)) if not isinstance(bias, Tensor) else bias
 
 

@@ -16,6 +16,7 @@ name                  32×32×3       28×28×1
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -50,11 +51,16 @@ class SameConv2d(nn.Conv2d):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``input`` [n, c, h, w] to [n, c', ⌈h/stride⌉, ⌈w/stride⌉]."""
+        pads = self.pads(input.shape[2:])
+        return F.conv2d(F.pad(input, pads), self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+
+    def pads(self, sides: Sequence[int]) -> list[int]:
+        """Of an image with ``sides`` (h, w): left, right, above, below, as ``F.pad`` asks for them."""
         pads: list[int] = []
-        for side, kernel, stride in zip(input.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True):
+        for side, kernel, stride in zip(sides[::-1], self.kernel_size[::-1], self.stride[::-1], strict=True):
             total = max((math.ceil(side / stride) - 1) * stride + kernel - side, 0)
             pads += [total // 2, total - total // 2]
-        return F.conv2d(F.pad(input, pads), self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+        return pads
 
 
 def _convolution(c_in: int, c_out: int, kernel: int, stride: int, groups: int, padding: Padding) -> nn.Conv2d:
