@@ -70,6 +70,16 @@ class Claim:
     theirs: bool = True
 
 
+def above(ends: tuple[float, float], other: tuple[float, float] = (0.0, 0.0)) -> bool | None:
+    """Whether an interval lies above another: yes, no where it lies below, ``None`` (*undecided*) where the two meet.
+
+    An interval that covers the other's values neither shows a claim nor refutes it; nor does one whose end is NaN.
+    """
+    if ends[0] > other[1]:
+        return True
+    return False if ends[1] < other[0] else None
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a run of an experiment found, and the files it wrote.

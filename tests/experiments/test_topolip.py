@@ -297,8 +297,8 @@ def test_a_claim_fails_with_one_network(name, change, turned):
 def test_a_claim_about_a_family_that_diverged_is_not_decided():
     gone = {n.name: Result(n, [], None, 1, 9) for n in networks.printed() if n.family == "Attn"}
     claim = next(c for c in tables.claims(as_the_paper_says(**gone), 0) if c.key == "conv-above-attn/max/W1")
-    assert not claim.holds
-    assert claim.detail.startswith("not decided")
+    assert claim.holds is None
+    assert claim.detail.startswith("no network of one side")
 
 
 def test_tables_hold_every_severity_and_the_papers_differences(tmp_path):

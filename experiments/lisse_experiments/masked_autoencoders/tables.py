@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lisse.profile import Profile, Row
-from lisse_experiments.form import Claim, Finding
+from lisse_experiments.form import Claim, Finding, above
 from lisse_experiments.masked_autoencoders.networks import LABELS, LONG
 from lisse_experiments.masked_autoencoders.reconstruction import COMPONENTS
 
@@ -118,7 +118,7 @@ def claims(results: Results, profiles: Profiles) -> tuple[Claim, ...]:
                     Claim(
                         f"q2/beats_{way}" + ("_longer" if name == LONG else ""),
                         f"{who} paints better than {_WAYS[way]}",
-                        less["low"] > 0,
+                        above((less["low"], less["high"])),
                         f"by {less['value']:.4f} [{less['low']:.4f}, {less['high']:.4f}] of {level:.4f}",
                         theirs=False,
                     )
@@ -134,7 +134,7 @@ def claims(results: Results, profiles: Profiles) -> tuple[Claim, ...]:
     sentences.append(
         Claim(
             "q1/positions", "Q1 positions carry the reconstruction: without them the error is larger",
-            positions["low"] > mae["errors"]["model"]["high"],
+            above(_ends(positions), _ends(mae["errors"]["model"])),
             f"{positions['value']:.4f} without, {mae['errors']['model']['value']:.4f} with",
         )
     )  # fmt: skip
@@ -187,7 +187,7 @@ def claims(results: Results, profiles: Profiles) -> tuple[Claim, ...]:
     sentences.append(
         Claim(
             "q4/paints", "Q4 a deeper decoder paints better than one block",
-            four["errors"]["model"]["high"] < error["low"],
+            above(_ends(error), _ends(four["errors"]["model"])),
             f"{four['errors']['model']['value']:.4f} against {error['value']:.4f}",
         )
     )  # fmt: skip
@@ -249,10 +249,14 @@ def _finding(key: str, says: str, estimate: Mapping[str, Any], relative: float) 
     )
 
 
+def _ends(estimate: Mapping[str, Any]) -> tuple[float, float]:
+    return float(estimate["low"]), float(estimate["high"])
+
+
 def _above(key: str, says: str, upper: Mapping[str, Any], other: Mapping[str, Any], *, printed: bool = True) -> Claim:
     detail = f"{upper['value']:.3f} [{upper['low']:.3f}, {upper['high']:.3f}] against {other['value']:.3f}"
     return Claim(
-        key, says, upper["low"] > other["high"], f"{detail} [{other['low']:.3f}, {other['high']:.3f}]", printed
+        key, says, above(_ends(upper), _ends(other)), f"{detail} [{other['low']:.3f}, {other['high']:.3f}]", printed
     )
 
 

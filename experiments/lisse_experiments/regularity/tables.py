@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lisse.maths.intervals import across_clouds, bootstrap, share_interval
-from lisse_experiments.form import Claim, Finding
+from lisse_experiments.form import Claim, Finding, above
 from lisse_experiments.outputs import csv_file
 from lisse_experiments.regularity.depth import Consensus, Inversion
 from lisse_experiments.regularity.masked_lm import Quality
@@ -364,14 +364,14 @@ def _paper_claims(distances: Distances, prefix: str, where: str = "") -> list[Cl
         Claim(
             f"{prefix}/kinds",
             f"the two types of negation move the input by different distances{where}",
-            kinds.p_value < ALPHA,
+            True if kinds.p_value < ALPHA else None,  # no test shows that two means are equal
             _welch(kinds),
         ),
         *(
             Claim(
                 f"{prefix}/{key}",
                 f"input and output distances are positively correlated ({name}){where}",
-                estimate.low > 0,
+                above((estimate.low, estimate.high)),
                 _ends(estimate),
             )
             for key, name, estimate in (
@@ -382,7 +382,7 @@ def _paper_claims(distances: Distances, prefix: str, where: str = "") -> list[Cl
         Claim(
             f"{prefix}/prediction",
             f"the input moves further where the prediction changes (Welch, α = 0.05){where}",
-            changed.p_value < ALPHA and changed.difference > 0,
+            above((changed.low, changed.high)),
             _welch(changed),
         ),
     ]
@@ -397,13 +397,13 @@ def _negation_claims(distances: Distances) -> list[Claim]:
     return [
         *_paper_claims(distances, "negation"),
         Claim("negation/inside", "input and output distances are positively correlated within templates",
-              inside.low > 0, _ends(inside), theirs=False),
+              above((inside.low, inside.high)), _ends(inside), theirs=False),
         Claim("negation/templates", "input and output distances are positively correlated (Pearson, interval over "
-              "templates)", over.low > 0, _ends(over), theirs=False),
+              "templates)", above((over.low, over.high)), _ends(over), theirs=False),
         Claim("negation/within", "the input moves further where the prediction changes, within templates",
-              tests.within.p_value < ALPHA and tests.within.difference > 0, _welch(tests.within), theirs=False),
+              above((tests.within.low, tests.within.high)), _welch(tests.within), theirs=False),
         Claim("negation/prediction-templates", "the input moves further where the prediction changes (interval over "
-              "templates)", changed.low > 0, _ends(changed), theirs=False),
+              "templates)", above((changed.low, changed.high)), _ends(changed), theirs=False),
     ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lisse.profile import Row
-from lisse_experiments.form import Claim, Finding
+from lisse_experiments.form import Claim, Finding, above
 from lisse_experiments.outputs import csv_file
 from lisse_experiments.topolip.accuracy import ALL, CORRUPTIONS, SEVERITIES
 from lisse_experiments.topolip.correlation import Correlation, rank_correlation
@@ -105,20 +105,19 @@ def claims(results: Sequence[Result], seed: int) -> tuple[Claim, ...]:
     sentences = []
     for statistic, name in NAMES.items():
         for p in ORDERS:
-            for above, below in PAIRS:
+            for upper, lower in PAIRS:
                 sentences.append(
-                    _above(results, statistic, p, above, below, f"every {above} has a larger {name} (W{p}) than every")
+                    _above(results, statistic, p, upper, lower, f"every {upper} has a larger {name} (W{p}) than every")
                 )
     for statistic, name in NAMES.items():
         for p in ORDERS:
             rho = correlation(results, statistic, p, "drop", seed)
-            holds = math.isfinite(rho.low) and rho.low > 0
             detail = f"ρ = {rho.value:.2f} [{rho.low:.2f}, {rho.high:.2f}], n = {rho.n}, p = {rho.p_value:.2g}"
             sentences.append(
                 Claim(
                     f"goes-with-drop/{statistic}/W{p}",
                     f"{name} (W{p}) goes with the drop under corruption",
-                    holds,
+                    above((rho.low, rho.high)),
                     detail,
                     theirs=statistic == "max",
                 )
@@ -159,14 +158,19 @@ def _family_rows(results: Sequence[Result], family: Family, row: object) -> list
 
 
 def _apart(key: str, says: str, high: list[tuple[str, Row]], low: list[tuple[str, Row]], *, printed: bool) -> Claim:
-    """Holds where the lowest end of ``high`` is above the highest end of ``low``."""
+    """Holds where every one of ``high`` is above every one of ``low``, fails where one is below one, else undecided."""
     if not high or not low:
-        return Claim(key, says, False, "not decided: no network of one side was measured", printed)
+        return Claim(key, says, None, "no network of one side was measured", printed)
     least = min(high, key=lambda pair: _end(pair[1], "low"))
     most = max(low, key=lambda pair: _end(pair[1], "high"))
-    holds = _end(least[1], "low") > _end(most[1], "high")
+    orders = {above(_ends(upper), _ends(lower)) for _, upper in high for _, lower in low}
+    holds = False if False in orders else None if None in orders else True
     detail = f"{_row_text(*least)} against {_row_text(*most)}"
     return Claim(key, says, holds, detail, printed)
+
+
+def _ends(row: Row) -> tuple[float, float]:
+    return _end(row, "low"), _end(row, "high")
 
 
 def _end(row: Row, end: str) -> float:

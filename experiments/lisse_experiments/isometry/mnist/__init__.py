@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lisse.data import Dataset, load_data
 from lisse.maths.intervals import Interval, across_clouds, share_interval
-from lisse_experiments.form import Claim, Finding, Task
+from lisse_experiments.form import Claim, Finding, Task, above
 from lisse_experiments.isometry.mnist.attacks import ATTACKS, BALL, SIZES, STEPS, Attack, Stood, over_beta, stood
 from lisse_experiments.isometry.mnist.networks import BETAS, LOSSES, READINGS, Reading, trained_networks
 from lisse_experiments.outputs import csv_file
@@ -147,7 +147,8 @@ def claims(task: Task, findings: Sequence[Finding]) -> list[Claim]:
         none, most = ends("clean")
         sentences.append(
             Claim(
-                f"mnist/{reading}/cost", f"{loss}: accuracy at {last} is below that at β = 0", _above(none, most),
+                f"mnist/{reading}/cost", f"{loss}: accuracy at {last} is below that at β = 0",
+                above(_ends(none), _ends(most)),
                 f"{none.value:.4f} to {most.value:.4f}",
             )
         )  # fmt: skip
@@ -157,7 +158,7 @@ def claims(task: Task, findings: Sequence[Finding]) -> list[Claim]:
                 Claim(
                     f"mnist/{reading}/{attack}",
                     f"{loss}: accuracy under {ATTACKED[attack]}, mean over Figure 3, is higher at {last} than at β = 0",
-                    _above(most, none),
+                    above(_ends(most), _ends(none)),
                     f"{none.value:.3f} to {most.value:.3f}",
                     theirs=attack != "pgd",
                 )
@@ -166,7 +167,7 @@ def claims(task: Task, findings: Sequence[Finding]) -> list[Claim]:
         sentences.append(
             Claim(
                 f"mnist/{reading}/gradients", f"{loss}: gradients are smaller at {last} than at β = 0",
-                _above(none, most), f"median ℓ1 norm {none.value:.3g} to {most.value:.3g}",
+                above(_ends(none), _ends(most)), f"median ℓ1 norm {none.value:.3g} to {most.value:.3g}",
             )
         )  # fmt: skip
         if task.scale == "paper":
@@ -181,11 +182,10 @@ def claims(task: Task, findings: Sequence[Finding]) -> list[Claim]:
     return sentences
 
 
-def _above(high: Finding, low: Finding) -> bool:
-    """Whether one is above the other beyond their intervals."""
-    assert high.low is not None
-    assert low.high is not None
-    return high.low > low.high
+def _ends(finding: Finding) -> tuple[float, float]:
+    assert finding.low is not None
+    assert finding.high is not None
+    return finding.low, finding.high
 
 
 def files(task: Task, findings: Sequence[Finding]) -> list[Path]:
