@@ -34,7 +34,7 @@ over: samples, pairs, or seeds.
 
 @dataclass(frozen=True)
 class Headline:
-    """What a paper ``says`` and ``where``, the ``claims`` that carry it with a word for each, and a remark (``left``)."""
+    """What a paper ``says``, ``where``, the ``claims`` that carry it with a word for each; a remark (``left``)."""
 
     says: str
     where: str = ""
