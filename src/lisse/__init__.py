@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lisse.reporting.page.verdict import verdict
     from lisse.run import Instrument, Run, Watch, load_profiles, measure, option
     from lisse.surveying import survey
+    from lisse.sweeping import sweep
     from lisse.taps import Tap
     from lisse.training import Recipe, Training, train
 
@@ -57,6 +58,7 @@ _WHERE = {
     "measure": "lisse.run",
     "option": "lisse.run",
     "survey": "lisse.surveying",
+    "sweep": "lisse.sweeping",
     "Tap": "lisse.taps",
     "Recipe": "lisse.training",
     "Training": "lisse.training",
@@ -106,6 +108,7 @@ __all__ = [
     "record",
     "report",
     "survey",
+    "sweep",
     "taps",
     "train",
     "verdict",
@@ -117,10 +120,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_WHERE[name]), name)
         globals()[name] = value
         return value
-    if name in (*_PACKAGES, "reporting", "surveying"):
+    if name in (*_PACKAGES, "reporting", "surveying", "sweeping"):
         return importlib.import_module(f"lisse.{name}")
     raise AttributeError(f"module 'lisse' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE, *_PACKAGES, "reporting", "surveying"})
+    return sorted({*globals(), *_WHERE, *_PACKAGES, "reporting", "surveying", "sweeping"})

@@ -13,7 +13,9 @@ from lisse.data import Dataset
 from lisse.instruments import Propagation, Stability, Topology
 from lisse.profile import Part, Profile, Quantity, Row
 from lisse.run import Run
-from lisse.surveying.beside import at_start, calibrated, score, with_pictures
+from lisse.run.accuracy import score
+from lisse.run.calibration import calibrated
+from lisse.surveying.beside import at_start, with_pictures
 from lisse.surveying.networks import for_few
 
 

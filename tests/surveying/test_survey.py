@@ -21,8 +21,8 @@ import lisse
 from lisse.instruments import Robustness, Sensitivity, Stability, Topology
 from lisse.profile import Part, Quantity, Row
 from lisse.run import Instrument, Run
+from lisse.run.calibration import calibrated
 from lisse.surveying import networks
-from lisse.surveying.beside import calibrated
 
 SPEC = "zoo:fc2?in_channels=1&size=8"
 TRAINED = [f"{SPEC}&weights={name}.safetensors&mean=none" for name in "ab"]

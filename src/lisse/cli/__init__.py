@@ -31,6 +31,7 @@ COMMANDS = {
     "compare": "Put two profiles side by side, and say where their intervals are apart.",
     "runs": "List what was measured before: model, data, date and headline numbers.",
     "export": "Write profiles as a table (CSV) or for TensorBoard.",
+    "sweep": "Measure many networks by many processes: a plan of models, data, instruments, seeds and trainings.",
     "reproduce": "Run a paper's experiment again, and print our numbers beside theirs.",
     "deform": "Deform a picture by a random diffeomorphism; a grid over (T, c), or an animation.",
     "data": "List the data sets that lisse knows, and which of them are on this machine.",

@@ -23,18 +23,11 @@ from lisse.profile import Part, Profile, options_of
 from lisse.progress import Bar, Event, Listener
 from lisse.recording.recorder import Readout
 from lisse.run import Instrument, Order, Run, Size, joined, profile_of
+from lisse.run.accuracy import score, score_of
 from lisse.run.cache import Cache, default_cache
+from lisse.run.calibration import CALIBRATION, calibrated
 from lisse.run.instrument import distinct_instruments
-from lisse.surveying.beside import (
-    CALIBRATION,
-    at_start,
-    calibrated,
-    score,
-    score_of,
-    seconds_per_sample,
-    with_pictures,
-    zoo_architecture,
-)
+from lisse.surveying.beside import at_start, seconds_per_sample, with_pictures, zoo_architecture
 from lisse.taps import tracking_norms
 
 SUFFIX = ".profile"

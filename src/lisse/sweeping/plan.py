@@ -1,0 +1,208 @@
+"""Plans: models × data × instruments × seeds, and trainings, in TOML or as a mapping; checked before any work."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import glob
+import itertools
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from lisse.instruments import ALL
+from lisse.instruments.by_name import kinds_named
+from lisse.models.specs import parse
+from lisse.networks.zoo import NETWORKS
+from lisse.profile import options_of
+from lisse.recording import parse_bytes
+from lisse.run import Instrument, Size
+from lisse.sweeping.unit import RecipeRun, Unit
+from lisse.training import RECIPES, Recipe
+
+FIELDS = (
+    "models", "data", "instruments", "options", "size", "seeds", "family", "split", "limit", "batch", "memory",
+    "device", "threads", "trainings",
+)  # fmt: skip
+TRAINING_FIELDS = ("models", "data", "recipes", "seeds", "family", "split", "limit")
+MODEL_FIELDS = ("model", "family")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The units of a sweep, in order, each once; and what they share."""
+
+    units: tuple[Unit, ...]
+    threads: int = 1
+    memory: str = "1GiB"
+    device: str = "cpu"
+
+
+def plan_of(value: SweepPlan | Mapping[str, Any] | str | Path) -> SweepPlan:
+    """A plan from a TOML file or a mapping of its form; ``ValueError`` names the field that is wrong, and the nearest.
+
+    ``models`` are specs, globs of checkpoints, or tables of ``model`` and ``family``; ``data`` specs; ``instruments``
+    names, with ``options.NAME``, at a ``size`` (default ``quick``); ``seeds`` a list or ``"0..9"``. ``trainings`` are
+    tables of ``models``, ``data``, ``recipes`` (names, or tables of ``recipe`` and its changes), ``seeds`` and
+    ``family``: every model is trained by every recipe from every seed.
+    """
+    if isinstance(value, SweepPlan):
+        return value
+    if isinstance(value, (str, Path)):
+        value = _read(Path(os.path.expanduser(value)))
+    if not isinstance(value, Mapping):
+        raise TypeError(f"sweep: plan must be a TOML file or a mapping, got {type(value).__name__}.")
+    _check_fields(value, FIELDS, "plan")
+    size = value.get("size", "quick")
+    if size not in get_args(Size):
+        raise ValueError(f"sweep: size must be one of {', '.join(get_args(Size))}, got {size!r}.")
+    shared: dict[str, Any] = {
+        "instruments": _instruments(value.get("instruments", ()), value.get("options", {}), size),
+        "batch": _count(value, "batch", 100),
+        "memory": str(value.get("memory", "1GiB")),
+        "device": str(value.get("device", "cpu")),
+        "threads": _count(value, "threads", 1),
+        "split": str(value.get("split", "test")),
+        "limit": _count(value, "limit", None),
+    }
+    parse_bytes(shared["memory"])
+    seeds, data = _seeds(value.get("seeds", [0]), "seeds"), _texts(value.get("data", ()), "data")
+    models = list(_models(value.get("models", ()), str(value.get("family", ""))))
+    trainings = list(_trainings(value.get("trainings", ()), data, str(value.get("family", ""))))
+    if not models and not trainings:
+        raise ValueError("sweep: plan must have models or trainings, got neither. Write models = ['zoo:…'].")
+    if not data:
+        raise ValueError("sweep: plan must have data, got none. Write data = ['digits']; `lisse data` lists them.")
+    origins: list[tuple[str, str, RecipeRun | None]] = [(model, family, None) for model, family in models]
+    units = [
+        Unit(model, text, family=family or parse(model).name, seed=seed, training=training, **shared)
+        for (model, family, training), text, seed in itertools.product([*origins, *trainings], data, seeds)
+    ]
+    distinct = {unit.key: unit for unit in units}
+    return SweepPlan(tuple(distinct.values()), shared["threads"], shared["memory"], shared["device"])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"sweep: plan must be a file that is there, got {path}.") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"sweep: plan must be TOML, got {path}, which is no text.") from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"sweep: plan must be TOML, got {path} ({error}).") from error
+
+
+def _check_fields(table: Mapping[str, Any], fields: Iterable[str], where: str) -> None:
+    fields = tuple(fields)
+    for name in table:
+        if name not in fields:
+            near = difflib.get_close_matches(str(name), fields, n=1, cutoff=0.5)
+            advice = f"Did you mean {near[0]}?" if near else f"There are {', '.join(fields)}."
+            raise ValueError(f"sweep: {where} must have known fields, got {name!r}. {advice}")
+
+
+def _texts(value: Any, where: str) -> list[str]:
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, (list, tuple)) or not all(isinstance(item, str) for item in values):
+        raise ValueError(f"sweep: {where} must be texts, got {value!r}. Write {where} = ['…'].")
+    return list(values)
+
+
+def _count(table: Mapping[str, Any], name: str, default: int | None, least: int = 1) -> int | None:
+    value = table.get(name, default)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
+        return value
+    raise ValueError(f"sweep: {name} must be a whole number of at least {least}, got {value!r}.")
+
+
+def _seeds(value: Any, where: str) -> list[int]:
+    """``[0, 1, 5]``, or ``"0..9"`` with both ends."""
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", value)):
+        value = list(range(int(match[1]), int(match[2]) + 1))
+    if not isinstance(value, (list, tuple, range)) or not value or not all(type(seed) is int for seed in value):
+        raise ValueError(f"sweep: {where} must be whole numbers, got {value!r}. Write {where} = [0, 1] or '0..9'.")
+    return list(value)
+
+
+def _models(value: Any, family: str) -> Iterator[tuple[str, str]]:
+    """Specs with their families; globs of files as the files that there are."""
+    for item in [value] if isinstance(value, (str, Mapping)) else value:
+        spec, name = item, family
+        if isinstance(item, Mapping):
+            _check_fields(item, MODEL_FIELDS, "models")
+            spec, name = item.get("model", ""), str(item.get("family", family))
+        (spec,) = _texts(spec, "models")
+        if any(letter in spec.partition("?")[0] for letter in "*[") and ":" not in spec:
+            files = sorted(glob.glob(os.path.expanduser(spec), recursive=True))
+            if not files:
+                raise ValueError(f"sweep: models must match a file, got {spec!r}. A glob is taken from {os.getcwd()}.")
+            yield from ((file, name) for file in files)
+            continue
+        parsed = parse(spec)
+        if parsed.hub == "zoo" and parsed.name not in NETWORKS:
+            near = difflib.get_close_matches(parsed.name, NETWORKS, n=1, cutoff=0.5)
+            advice = f"Did you mean zoo:{near[0]}?" if near else "docs/models.md lists them."
+            raise ValueError(f"sweep: models must exist, got no zoo:{parsed.name}. {advice}")
+        yield spec, name
+
+
+def _instruments(value: Any, options: Any, size: Size) -> dict[str, dict[str, Any]]:
+    """By name, all options of each instrument at the size, with what ``options`` says instead."""
+    if not isinstance(options, Mapping):
+        raise ValueError(f"sweep: options must be a table by instrument, got {options!r}. Write [options.NAME].")
+    items = [item.strip() for item in value.split(",")] if isinstance(value, str) else list(value)
+    if not items:
+        names = ", ".join(kind.__name__.lower() for kind in ALL)
+        raise ValueError(f"sweep: plan must have instruments, got none. There are {names}.")
+    instruments: dict[str, Instrument] = {}
+    for item in items:
+        if isinstance(item, Instrument):
+            name = item.name if type(item) in ALL else f"{type(item).__module__}:{type(item).__qualname__}"
+            instruments[name] = item
+            continue
+        (name,) = _texts(item, "instruments")
+        (kind,) = kinds_named(name)
+        changes = options.get(name, {})
+        _check_fields(changes, [field.name for field in dataclasses.fields(kind)], f"options.{name}")
+        lists = {key: tuple(entry) if isinstance(entry, list) else entry for key, entry in changes.items()}
+        instruments[name if ":" in name else name.lower()] = kind.sized(size, **lists)
+    _check_fields(options, instruments, "options")
+    return {name: options_of(instrument) for name, instrument in instruments.items()}
+
+
+def _trainings(value: Any, data: Sequence[str], family: str) -> Iterator[tuple[str, str, RecipeRun]]:
+    """Every model by every recipe from every seed."""
+    for table in [value] if isinstance(value, Mapping) else value:
+        if not isinstance(table, Mapping):
+            raise ValueError(f"sweep: trainings must be tables, got {table!r}. Write [[trainings]].")
+        _check_fields(table, TRAINING_FIELDS, "trainings")
+        name = str(table.get("family", family))
+        models = list(_models(table.get("models", ()), name))
+        if not models:
+            raise ValueError("sweep: trainings must have models, got none. Write models = ['zoo:…'].")
+        recipes = table.get("recipes", ["default"])
+        changes = [_recipe(item) for item in ([recipes] if isinstance(recipes, (str, Mapping)) else recipes)]
+        sources = _texts(table.get("data", data[:1]), "data")
+        seeds = _seeds(table.get("seeds", [0]), "seeds")
+        split, limit = str(table.get("split", "train")), _count(table, "limit", None)
+        for (model, group), source, (recipe, change), seed in itertools.product(models, sources, changes, seeds):
+            yield model, group, RecipeRun(source, recipe, change, split, limit, seed)
+
+
+def _recipe(value: Any) -> tuple[str, dict[str, Any]]:
+    """A recipe's name and what is changed of it, which makes a recipe."""
+    changes = dict(value) if isinstance(value, Mapping) else {"recipe": value}
+    _check_fields(changes, ["recipe", *(field.name for field in dataclasses.fields(Recipe))], "recipes")
+    name = changes.pop("recipe", "default")
+    if name not in RECIPES:
+        near = difflib.get_close_matches(str(name), RECIPES, n=3, cutoff=0.4) or list(RECIPES)
+        raise ValueError(f"sweep: recipe must exist, got {name!r}. The nearest: {', '.join(near)}.")
+    _ = RecipeRun("", name, changes).full_recipe  # refuses what could not train
+    return name, changes
