@@ -107,6 +107,27 @@ def test_a_tensor_is_its_numbers_however_it_lies_in_memory():
     assert tensor_identity(np.array([object()])).startswith("object [1] ")
 
 
+def test_classes_that_a_function_makes_are_told_apart_by_what_they_enclose():
+    """Two networks of one such name and the same weights are two networks."""
+
+    def network(activation):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+
+            def forward(self, x):
+                return activation(x)
+
+        return Net
+
+    def doubled(x):
+        return 2 * x
+
+    sources = [class_source(network(function)) for function in (torch.relu, torch.tanh, doubled, lambda x: 3 * x)]
+    assert len(set(sources)) == 4
+    assert class_source(network(torch.relu)) == sources[0]
+
+
 def test_a_class_is_its_file_or_its_code():
     assert class_source(nn.Linear) == torch.__version__
     assert "def test_a_class_is_its_file_or_its_code" in class_source(type("Here", (), {"__module__": __name__}))

@@ -61,14 +61,19 @@ def function_identity(function: Any) -> str:
 def class_source(kind: Any) -> str:
     """The whole file that defines a class, whose methods may call what stands beside it; PyTorch's own by its version.
 
-    A class without a file (of a notebook, of ``exec``) is the code of its methods.
+    A class without a file (of a notebook, of ``exec``) is the code of its methods. What methods close over, where a
+    function made the class, is no text of the file and comes beside it.
     """
     if kind.__module__.startswith("torch."):
         return str(torch.__version__)
+    methods = [value for value in vars(kind).values() if hasattr(value, "__code__")]
     try:
-        return Path(inspect.getfile(kind)).read_text(encoding="utf-8", errors="replace")
+        source = Path(inspect.getfile(kind)).read_text(encoding="utf-8", errors="replace")
     except (TypeError, OSError):
-        return repr([kind, *(function_identity(value) for value in vars(kind).values() if hasattr(value, "__code__"))])
+        return repr([kind, *map(function_identity, methods)])
+    # Of a method that calls super(), the class itself is such a thing, too.
+    cells = [cell for method in methods for cell in method.__closure__ or () if not _holds(cell, kind)]
+    return source + "".join(repr(_cell(cell)) for cell in cells)
 
 
 def _value(value: Any) -> str:
@@ -100,9 +105,19 @@ def _cell(cell: Any) -> Any:
         return None
 
 
+def _holds(cell: Any, value: Any) -> bool:
+    try:
+        return cell.cell_contents is value
+    except ValueError:  # empty
+        return False
+
+
 def _enclosed(value: Any) -> Any:
     if isinstance(value, (Tensor, np.ndarray)):
         return tensor_identity(value)
     if isinstance(value, tuple):
         return tuple(map(_enclosed, value))
+    if hasattr(value, "__qualname__"):  # a function or a class, without what it encloses itself: that may be itself
+        code = getattr(value, "__code__", None)
+        return f"{value.__module__}.{value.__qualname__}", None if code is None else _code(code)
     return value if isinstance(value, (str, int, float, bool)) else type(value).__qualname__

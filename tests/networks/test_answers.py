@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lisse.networks.answers import answer_of, are_classes, hits, logits_of, right
+from lisse.networks.answers import answer_of, are_classes, hits, logits_of, right, unsquashed
 
 LOGITS = torch.tensor([[0.1, 0.9, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 3.0], [1.0, 0.0, 0.0]])
 LABELS = torch.tensor([1, 0, 1, 2])
@@ -59,6 +59,16 @@ def test_a_model_gets_its_own_precision_and_keeps_its_mode():
         model[0].bias.zero_()
     assert torch.equal(right(model, LOGITS, LABELS), RIGHT)
     assert model.training
+
+
+def test_probabilities_are_logits_again():
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    again = unsquashed(logits.softmax(1))
+    torch.testing.assert_close(again - again.mean(1, keepdim=True), logits - logits.mean(1, keepdim=True))
+    assert torch.equal(unsquashed(logits), logits)
+    for other in (logits.softmax(1) * 2, logits.softmax(1) - 0.1, logits[:0]):
+        assert torch.equal(unsquashed(other), other)
+    assert bool(unsquashed(torch.tensor([[1.0, 0.0]])).isfinite().all())
 
 
 def test_hits():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -115,6 +118,114 @@ def test_an_encoder_is_the_same_with_and_without_its_head():
     assert any(
         "whole was read up to its head, bare up to its last block" in sentence.text
         for sentence in verdict([first, second])
+    )
+
+
+class Behind(nn.Module):
+    """A network with an operation behind it that is no module."""
+
+    def __init__(self, model: nn.Module, operation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.model, self.operation = model, operation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.operation(self.model(x))
+
+
+class Functional(nn.Module):
+    """The matrices of a network, with activations that are no modules."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__()
+        self.matrices = nn.ModuleList(module for module in copy.deepcopy(model) if isinstance(module, nn.Linear))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        for matrix in self.matrices[:-1]:
+            x = torch.relu(matrix(x))
+        return self.matrices[-1](x)
+
+
+@functools.cache
+def trained() -> nn.Sequential:
+    """A network that is right often enough to have margins."""
+    model, data = plain(), images()
+    adam = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(40):
+        adam.zero_grad()
+        nn.functional.cross_entropy(model(data.inputs), data.targets).backward()
+        adam.step()
+    return model.eval()
+
+
+@functools.cache
+def trained_profile() -> Profile:
+    return measured(trained(), "modules")
+
+
+JUDGES = ("shape", "R_f", "relative stretch", "margin", "accuracy", "mCE")
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda answers: answers / 2,
+        lambda answers: torch.log_softmax(answers, 1),
+        lambda answers: torch.softmax(answers, 1),
+        lambda answers: answers.to(torch.bfloat16).to(answers.dtype) + 0.0,
+    ],
+    ids=["temperature", "log-probabilities", "probabilities", "half precision"],
+)
+def test_an_operation_behind_the_head_that_changes_no_decision_is_no_difference(operation):
+    first, second = trained_profile(), measured(Behind(copy.deepcopy(trained()), operation), "behind")
+    no_difference(first, second, *JUDGES)
+    assert [layer["role"] for layer in first.provenance["layers"]] == [
+        layer["role"] for layer in second.provenance["layers"]
+    ]
+
+
+@torch.no_grad()
+def by_channels(model: nn.Sequential) -> nn.Sequential:
+    """The same function: every channel of the last hidden layer times a constant of its own."""
+    model, factors = copy.deepcopy(model), torch.logspace(-1, 1, 32)
+    model[5].weight *= factors[:, None]
+    model[5].bias *= factors
+    model[7].weight /= factors
+    return model
+
+
+@pytest.mark.parametrize("written", [Functional, by_channels])
+def test_one_function_written_in_two_ways_is_one_function(written):
+    """Its layers are other ones, or are read elsewhere: what comes out says that it is the same."""
+    first, second = trained_profile(), measured(written(trained()), "otherwise")
+    no_difference(first, second, *JUDGES)
+    (overall,) = [sentence.text for sentence in verdict([first, second]) if sentence.topic == "overall"]
+    assert "only how one function is written can differ in shape, R_f and relative stretch" in overall
+
+
+def test_being_right_on_the_same_samples_is_not_being_the_same_function():
+    other = copy.deepcopy(trained())
+    with torch.no_grad():
+        other[3].weight += 0.02 * torch.randn(32, 32, generator=torch.Generator().manual_seed(0))
+    first, second = trained_profile(), measured(other, "second")
+    assert "how one function is written" not in " ".join(sentence.text for sentence in verdict([first, second]))
+
+
+def test_samples_of_one_class_judge_no_answer():
+    """A network that never answers anything else would be right on all of them."""
+    data = dataclasses.replace(images(), targets=torch.full((96,), 3))
+    constant = copy.deepcopy(trained())
+    with torch.no_grad():
+        constant[-1].bias[3] += 100
+    instruments = [Robustness(samples=64, corruptions=("gaussian_noise",), severities=(3,), attacks=())]
+    profiles = [
+        lisse.measure(model, data, instruments, name=name)
+        for name, model in (("trained", trained()), ("constant", constant))
+    ]
+    (overall,) = [sentence.text for sentence in verdict(profiles) if sentence.topic == "overall"]
+    assert overall == (
+        "Nothing here tells constant and trained apart: all samples are of one class, which a constant answer gets "
+        "right, in accuracy and mCE."
     )
 
 

@@ -127,6 +127,13 @@ def test_other_seeds_are_said():
     assert "different seeds (0 and 7)" in words(a, b)
 
 
+def test_other_versions_of_lisse_are_said():
+    a = profile("a", topology((1.0, 2.0, 1.0)))
+    b = profile("b", topology((1.0, 9.0, 1.0)), versions={"lisse": "9.1"})
+    assert "by different versions of lisse (0 and 9.1)" in words(a, b)
+    assert "versions" not in words(a, profile("b", topology((1.0, 9.0, 1.0))))
+
+
 def test_no_sentence_points_at_a_layer_or_speaks_of_tears():
     """It was tested (benchmarks/peaks.py): nothing follows from where a change rate peaks."""
     for one in (torn("a"), smooth("b")):

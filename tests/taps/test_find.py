@@ -56,6 +56,32 @@ def test_the_last_matrix_of_a_plain_network_is_its_head(last, role):
     assert only.head == only.blocks.head == only[-1]
 
 
+@pytest.mark.parametrize(
+    ("operation", "roles"),
+    [
+        (lambda x: x / 2, ["input", "block", "output"]),
+        (lambda x: x.log_softmax(1), ["input", "block", "output"]),
+        (lambda x: x.softmax(1), ["input", "block", "output"]),
+        (torch.relu, ["input", "block", "block", "output"]),  # features
+        (lambda x: -x, ["input", "block", "block", "output"]),  # other decisions
+        (lambda x: x + torch.arange(5), ["input", "block", "block", "output"]),
+        (lambda x: x[:, :4], ["input", "block", "block", "output"]),
+    ],
+    ids=["temperature", "log-probabilities", "probabilities", "features", "negative", "shift of classes", "part"],
+)
+def test_an_operation_behind_a_head_that_changes_no_decision_belongs_to_it(operation, roles):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Sequential(nn.Linear(6, 8), nn.ReLU()), nn.Linear(8, 5)
+
+        def forward(self, x):
+            return operation(self.head(self.body(x)))
+
+    torch.manual_seed(0)
+    assert [tap.role for tap in taps.find(Net(), torch.rand(3, 6))] == roles
+
+
 def test_the_levels_of_a_u_net_are_its_blocks_and_a_shared_pooling_is_nobodys():
     assert taps.find(UNet(), image()).blocks.names == ["down1", "down2", "down3", "up1", "up2"]
     assert taps.find(OnePooling(), image()).names == ["input", "conv1", "conv2", "fc1", "fc2"]

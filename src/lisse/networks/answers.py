@@ -47,6 +47,17 @@ def logits_of(output: Any, count: int, *, function: str = "logits_of") -> Tensor
     return logits
 
 
+def unsquashed(logits: Tensor) -> Tensor:
+    """Logits ``[n, classes]``; where a network answers probabilities, their logarithms, which are logits again.
+
+    Margins of probabilities are not those of the logits behind them, though every decision is the same.
+    """
+    with torch.no_grad():
+        sums = logits.double().sum(1)
+        probabilities = len(logits) > 0 and bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
+    return logits.clamp_min(torch.finfo(logits.dtype).tiny).log() if probabilities else logits
+
+
 def are_classes(labels: Tensor | None, classes: int) -> bool:
     """Whether ``labels`` are one of 0, …, ``classes`` - 1 for each sample: whether accuracy means something."""
     if labels is None or labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:

@@ -92,9 +92,10 @@ def find(
 
     Without ``layers``: the input (where it is no token id), the stem (what enters the first block), every block, and
     the output (where it is more than the last block; a plain network's last matrix is its head, and so the output, by
-    its own name). Blocks are the repeated composite modules that follow each
-    other (residual blocks, Transformer layers…); in a plain network, a weighted layer with the norm, activation and
-    pooling that follow it is one. A module called several times is one layer per call (``name#0``, ``name#1``…).
+    its own name; what only shifts or scales its logits, ``/ 2`` or a log-softmax, belongs to it). Blocks are the
+    repeated composite modules that follow each other (residual blocks, Transformer layers…); in a plain network, a
+    weighted layer with the norm, activation and pooling that follow it is one. A module called several times is one
+    layer per call (``name#0``, ``name#1``…).
 
     With ``layers``: every place whose name matches a name or glob (``*`` stays within one part of a dotted name,
     ``**`` crosses dots; ``name:in`` is what enters a module). With ``attention``: the attention weights, one tap per
@@ -217,6 +218,9 @@ class _Survey:
         result += [replace(tap, role="block") for tap in blocks]
         end = self.taps.get("")
         if end is not None and not (blocks and self._equal(end, blocks[-1])):
+            # A head with an operation behind it that changes no decision is the same head: one place, at the end.
+            if len(blocks) > 1 and _is_head(*layers[-1]) and self._answers_alike(blocks[-1], end):
+                result.pop()
             result.append(replace(end, name=self._word("output"), role="output"))
         elif len(blocks) > 1 and _is_head(*layers[-1]):
             result[-1] = replace(result[-1], role="output")
@@ -280,6 +284,20 @@ class _Survey:
         values = [(sketch.rows[tap.axis], sketch.total) for tap, sketch in ((a, x), (b, y))]
         return all(torch.equal(first, second.to(first)) for first, second in zip(*values, strict=True))
 
+    def _answers_alike(self, a: Tap, b: Tap) -> bool:
+        """Whether two tensors are one answer: the same up to a temperature and a shift of each sample's logits.
+
+        So are logits and their softmax, or its logarithm, or logits in half precision.
+        """
+        x, y = (self.sketch(tap, self.three) for tap in (a, b))
+        if x.numel != y.numel or not x.numel:
+            return False
+        before, after = (sketch.rows[tap.axis].double() for tap, sketch in ((a, x), (b, y)))
+        if before.shape != after.shape:
+            return False
+        versions = [after, after.log()] if bool((after > 0).all()) else [after]
+        return any(_proportional(*(side - side.mean(1, keepdim=True) for side in (before, y))) for y in versions)
+
     def _word(self, word: str) -> str:
         return f"({word})" if word in self.names else word
 
@@ -288,6 +306,12 @@ def _is_head(first: Call, last: Call) -> bool:
     """Whether a layer is a matrix with nothing behind it that would make it more than the network's answer."""
     behind = (nn.Softmax, nn.LogSoftmax, nn.Flatten, nn.Dropout, nn.Identity)
     return issubclass(first.kind, nn.Linear) and (last is first or issubclass(last.kind, behind))
+
+
+def _proportional(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether one is the other times a positive number, up to the rounding of half precision."""
+    factor = (x * y).sum() / (x * x).sum()
+    return bool(factor > 0) and bool((y - factor * x).norm() <= 1e-2 * y.norm())
 
 
 def _sample_axis(two: Sketch, three: Sketch | None) -> int | str:

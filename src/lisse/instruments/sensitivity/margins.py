@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lisse.instruments.jacobians import graph
 from lisse.maths.margin import competing_margins, margin_distance
-from lisse.networks.answers import are_classes, hits, logits_of
+from lisse.networks.answers import are_classes, hits, logits_of, unsquashed
 from lisse.run import Run
 
 MOST_CLASSES = 10  # those of the least margins whose gradients are taken
@@ -38,7 +38,7 @@ def margin_distances(run: Run, start: int, stop: int) -> dict[str, Tensor]:
     (batch,) = run.data.batches(stop - start, start=start, stop=stop, device=run.device)
     with graph(run, [], batch.inputs) as (x, _, output):
         try:
-            logits = logits_of(output, len(x))
+            logits = unsquashed(logits_of(output, len(x)))
         except (TypeError, ValueError):  # features, a picture, one number: there is no decision
             return {}
         if not are_classes(run.data.targets, logits.shape[1]) or not logits.requires_grad:

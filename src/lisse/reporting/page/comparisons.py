@@ -43,8 +43,9 @@ _DEPTH_RESAMPLES = 999  # of a number over depth, which is computed once for eve
 _PRINTED = 1e-3  # of a row's value: how near the statistic of its samples must come to be what was printed
 
 Reason = Literal[
-    "apart", "overlap", "open", "equal", "denominator", "no interval", "not alike", "not as far", "no value"
-]
+    "apart", "overlap", "open", "equal", "denominator", "same function", "one class", "no interval", "not alike",
+    "not as far", "no value",
+]  # fmt: skip
 Way = Literal["samples", "clouds", "networks", "intervals"]
 ModelPair = tuple[PageModel, PageModel]
 
@@ -92,13 +93,36 @@ def _raw_comparisons(entries: Entries, first: PageModel, second: PageModel) -> l
         left, right = (heading_entry(entries, heading, model.index) for model in (first, second))
         if left is not None and right is not None and heading.quantity.judges:
             comparisons.append(_raw_comparison(entries, heading, (left, right)))
-    return comparisons
+    if not _same_function(entries, comparisons):
+        return comparisons
+    # What layers differ by then is how one function is written.
+    return [
+        replace(test, reason="same function", difference=None) if test.counts and test.reason != "equal" else test
+        for test in comparisons
+    ]
+
+
+def _same_function(entries: Entries, comparisons: Iterable[Comparison]) -> bool:
+    """Whether two models answer alike on every sample, by all numbers that are taken from input to output.
+
+    At least one of these must be a real number of each sample (a margin, an attack's distance): networks that are
+    right on the same samples may be different ones.
+    """
+    answers = [test for test in comparisons if test.counts and test.entries[0].row.layer is None]
+    if not answers or any(test.reason != "equal" or test.way != "samples" for test in answers):
+        return False
+    heads = [(entries.models[test.entries[0].model], test.heading) for test in answers]
+    arrays = [_array(model, heading.instrument, heading.quantity.name, "samples")[0] for model, heading in heads]
+    return any(array is not None and len(np.unique(array[np.isfinite(array)])) >= _FEW for array in arrays)
 
 
 def _raw_comparison(entries: Entries, heading: Heading, both: tuple[Entry, Entry]) -> Comparison:
     a, b = (entry.row for entry in both)
     if not math.isfinite(a.value) or not math.isfinite(b.value):
         return Comparison(heading, both, "no value")
+    if a.layer is None and entries.models[both[0].model].data.get("labels") == 1:
+        # Where all labels are alike, a network that never answers anything else is right, unmoved and robust.
+        return Comparison(heading, both, "one class")
     roles = {role_of(entries.models[entry.model].profile, entry.row.layer) for entry in both} - {None}
     # A number of no layer speaks of what comes out: logits of the one are not hidden states of the other.
     heads = {"output" in names.values() for names in _roles_of(entries, both)} if a.layer is None else set()

@@ -118,6 +118,13 @@ def _sure(entries: Entries, compared: Sequence[Comparison]) -> list[Sentence]:
     if len(seeds) > 1:
         text = f"The models were measured with different seeds ({listed(sorted(seeds))})."
         sentences.append(Sentence(text, (), "caveat", indices))
+    versions = {str((model.profile.provenance.get("versions") or {}).get("lisse", "?")) for model in entries.models}
+    if len(versions) > 1:
+        text = (
+            f"The models were measured by different versions of lisse ({listed(sorted(versions))}), which may define a "
+            "number in another way: measure them again by one."
+        )
+        sentences.append(Sentence(text, (), "caveat", indices))
     return sentences
 
 

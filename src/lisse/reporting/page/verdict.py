@@ -25,6 +25,8 @@ WHY = {
     "overlap": "the intervals overlap in",
     "open": "chance explains the difference in",
     "equal": "they are equal on every sample in",
+    "same function": "they answer alike on every sample, so that only how one function is written can differ in",
+    "one class": "all samples are of one class, which a constant answer gets right, in",
     "no interval": "there are no intervals to go by for",
     "not alike": "they were not measured alike in",
     "not as far": "they were not read up to the same block for",
@@ -187,6 +189,9 @@ def _comparison_words(comparison: Comparison, names: dict[int, str]) -> str:
             "apart": f"{makes}: the intervals do not overlap.",
             "overlap": "The intervals overlap, so this does not tell them apart.",
             "denominator": f"The intervals do not overlap. {_DENOMINATOR}",
+            "same function": "The two answer alike on every sample, by all numbers from input to output: this "
+            "differs by how one function is written, and judges nothing.",
+            "one class": "All samples are of one class, which a constant answer gets right, so this judges nothing.",
             "no interval": f"These are numbers of {n} samples without intervals: for others the order may differ.",
             "not alike": f"They were not measured alike ({_unlike(first, second)}), so they are not compared.",
             "not as far": "One was not read up to its last block, so they are not compared.",
