@@ -24,6 +24,7 @@ forward()
 if TYPE_CHECKING:
     from lisse import instruments, maths, networks, taps
     from lisse.data import Dataset, as_dataset, load_data
+    from lisse.instruments.drift import drift
     from lisse.models import load_model
     from lisse.profile import Chart, Headline, Line, Panel, Part, Profile, Quantity, Row
     from lisse.recording import Recording, record
@@ -49,6 +50,7 @@ _WHERE = {
     "Quantity": "lisse.profile",
     "Row": "lisse.profile",
     "Recording": "lisse.recording",
+    "drift": "lisse.instruments.drift",
     "record": "lisse.recording",
     "report": "lisse.reporting.page",
     "Instrument": "lisse.run",
@@ -97,6 +99,7 @@ __all__ = [
     "Training",
     "Watch",
     "as_dataset",
+    "drift",
     "instruments",
     "load_data",
     "load_model",

@@ -25,6 +25,7 @@ COMMANDS = {
     "improve": "Fine-tune a model against attacks or corruptions, and write one page of before and after.",
     "report": "Measure models by every instrument that fits, and write one page that compares them.",
     "measure": "Measure a model on data: a table with a row per layer, and a saved profile.",
+    "drift": "Put two networks that should agree beside each other: where they part, and is it noise?",
     "layers": "Show where a model can be read: its layers along depth, with shapes and sizes.",
     "bounds": "Show what a model's weights promise: a Lipschitz bound of every block and layer, without data.",
     "figure": "Draw a quantity of one or more profiles over depth.",

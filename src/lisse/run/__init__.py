@@ -2,6 +2,7 @@
 
 from lisse.run.instrument import Instrument, measure, profile_of
 from lisse.run.options import Size, level_option, option
+from lisse.run.pair import PairedLayer, RunPair, profile_of_pair
 from lisse.run.run import Order, Run
 from lisse.run.seeds import joined
 from lisse.run.sequence import load_profiles
@@ -10,7 +11,9 @@ from lisse.run.watch import Watch
 __all__ = [
     "Instrument",
     "Order",
+    "PairedLayer",
     "Run",
+    "RunPair",
     "Size",
     "Watch",
     "joined",
@@ -19,4 +22,5 @@ __all__ = [
     "measure",
     "option",
     "profile_of",
+    "profile_of_pair",
 ]

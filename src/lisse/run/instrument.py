@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from lisse.run.options import Size, check_options, sizes_of
 from lisse.run.run import Order, Run
 from lisse.taps import Tap, unseen_norms
 from lisse.taps.stillness import Statistics
+
+if TYPE_CHECKING:
+    from lisse.run.pair import RunPair
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Instrument(abc.ABC):
     SPARES: ClassVar[str] = "Take fewer samples."
     #: Whether its clean pass reads places of its own: it then goes first, and the recording is made in passing.
     STREAMS: ClassVar[bool] = False
+    #: How many networks it looks at: one (:meth:`part` of a run), or two beside each other (:meth:`part_of_pair`).
+    SIDES: ClassVar[int] = 1
     #: Whether several processes may each take some blocks of its samples: a block then depends on no other.
     SHARED: ClassVar[bool] = False
 
@@ -113,6 +118,10 @@ class Instrument(abc.ABC):
     @abc.abstractmethod
     def part(self, run: Run) -> Part:
         """Measure."""
+
+    def part_of_pair(self, pair: RunPair) -> Part:
+        """Measure two networks beside each other, where ``SIDES`` is 2."""
+        raise NotImplementedError(f"{self.name}: it looks at one network at a time")
 
     def pictures(self, run: Run) -> Mapping[str, np.ndarray]:
         """Images for a page, beside the part: no measurement, so only a survey makes them.
@@ -254,7 +263,7 @@ def profile_of(
             f"{run.restless[0]}: the same call may give other numbers.",
         )
     run.forget()
-    return Profile(tuple(parts), _provenance(run, name, time.perf_counter() - clock))
+    return Profile(tuple(parts), provenance_of(run, name, time.perf_counter() - clock))
 
 
 def distinct_instruments(where: str, instruments: Any) -> list[Instrument]:
@@ -272,7 +281,10 @@ def distinct_instruments(where: str, instruments: Any) -> list[Instrument]:
 
 def _parts(instruments: Sequence[Instrument], run: Run, on_error: str) -> list[Part]:
     """The parts in the order of the instruments; those that read places of their own are measured first."""
-    reasons = {instrument.name: instrument.fits(run) or _no_room(instrument, run) for instrument in instruments}
+    reasons = {
+        instrument.name: _other_sides(instrument) or instrument.fits(run) or _no_room(instrument, run)
+        for instrument in instruments
+    }
     order = sorted(instruments, key=lambda instrument: not instrument.STREAMS)
     fitting = [instrument for instrument in order if reasons[instrument.name] is None and instrument.passes(run)]
     readers = [instrument for instrument in fitting if type(instrument).own_taps is not Instrument.own_taps]
@@ -283,9 +295,14 @@ def _parts(instruments: Sequence[Instrument], run: Run, on_error: str) -> list[P
     parts: dict[str, Part] = {}
     for instrument in order:
         part = _part(instrument, run, reasons[instrument.name], on_error)
-        charts = instrument.CHARTS if part.rows or part.arrays else ()
-        parts[instrument.name] = dataclasses.replace(part, options=options_of(instrument), charts=charts)
+        parts[instrument.name] = with_options(instrument, part)
     return [parts[instrument.name] for instrument in instruments]
+
+
+def with_options(instrument: Instrument, part: Part) -> Part:
+    """The part with the options it was measured by, and with charts where there is something to draw."""
+    charts = instrument.CHARTS if part.rows or part.arrays else ()
+    return dataclasses.replace(part, options=options_of(instrument), charts=charts)
 
 
 def _noted(parts: Sequence[Part], note: str) -> list[Part]:
@@ -303,6 +320,12 @@ def _wide(weight: torch.Tensor) -> torch.dtype:
     if weight.device.type == "mps":
         return weight.dtype
     return torch.complex128 if weight.is_complex() else torch.float64
+
+
+def _other_sides(instrument: Instrument) -> str | None:
+    if instrument.SIDES == 1:
+        return None
+    return f"it looks at {instrument.SIDES} networks beside each other: lisse {instrument.name} A B --data SPEC."
 
 
 def _no_room(instrument: Instrument, run: Run) -> str | None:
@@ -360,7 +383,7 @@ def _with_room(instrument: Instrument, run: Run) -> Part:
         run.shrink(run.batch)
 
 
-def _provenance(run: Run, name: str | None, seconds: float) -> dict[str, Any]:
+def provenance_of(run: Run, name: str | None, seconds: float) -> dict[str, Any]:
     """Plain JSON: enough to make the same numbers again, and to know when two profiles cannot be compared."""
     card = getattr(run.model, "lisse", None)
     data: dict[str, Any] = {"name": run.data.name, "samples": len(run.data), "fingerprint": run.fingerprints["data"]}

@@ -225,7 +225,7 @@ class Run:
             for batch in self.batches(n, start=start):
                 stop = batch.start + batch.size
                 if reference is not None:
-                    self._forward(reference(batch), batch.start)
+                    self.forward(reference(batch), batch.start)
                 elif self._holds(taps, stop):
                     for tap in taps:
                         on(tap, self._recorded(tap)[batch.start : stop].to(self.device))
@@ -234,7 +234,7 @@ class Run:
                     self.recording(stop).samples  # noqa: B018  # its forward reaches ``on``
                     most = None
                 else:
-                    self._forward(batch.inputs, batch.start)
+                    self.forward(batch.inputs, batch.start)
                 yield batch
 
     def forward_size(self, start: int, stop: int) -> int:
@@ -305,13 +305,14 @@ class Run:
             views = make(batch)
             for name, inputs in views.items() if isinstance(views, Mapping) else views:
                 view = name
-                self._forward(inputs, batch.start)
+                self.forward(inputs, batch.start)
             view, position = None, batch.start + batch.size
             if task is not None:
                 self.tell(task, position, total, "samples")
         return {name: {layer: torch.cat(rows) for layer, rows in by.items()} for name, by in numbers.items()}
 
-    def _forward(self, inputs: Any, start: int) -> Any:
+    def forward(self, inputs: Any, start: int) -> Any:
+        """What the network gives for the samples from ``start`` on; inside :func:`~lisse.taps.still`."""
         # The same random numbers inside the network for every view of a batch: a view differs by its input alone.
         reseed(self.model, batch_seed(self.seed, start))
         return feed(self.model, prepared(self.model, inputs))
@@ -392,7 +393,7 @@ class Run:
 
         batch = next(iter(self.data.batches(size or self.batch, device=self.device)))
         with still(self.model, statistics=self.statistics, seed=self.seed), tapped(self.model, self.taps, on):
-            output = self._forward(batch.inputs, batch.start)
+            output = self.forward(batch.inputs, batch.start)
         return {**digests, "": digest_of([tensor_identity(tensor) for _, tensor in tensors(output)])}
 
     @cached_property

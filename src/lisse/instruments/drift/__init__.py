@@ -1,0 +1,388 @@
+"""Drift: two networks that should agree, layer by layer: which parts first, and is it more than noise."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lisse.data import as_dataset
+from lisse.instruments.drift.parts import culprits, effects, inside, own_differences, side_of
+from lisse.instruments.drift.passes import ORDERS, layer_differences, singles, swaps
+from lisse.instruments.drift.words import Finding, sentence
+from lisse.maths.drift import floor_of, parting
+from lisse.models import load_model
+from lisse.networks.recorded import Recorded
+from lisse.profile import Chart, Line, Panel, Part, Profile, Quantity, Row
+from lisse.progress import Bar, Listener
+from lisse.run import Instrument, Order, Run, RunPair, level_option, option, profile_of_pair
+from lisse.run.pair import recorded_dtype
+from lisse.run.rows import Layer, clouds_row, largest_row, sample_row, value_row
+from lisse.taps import Tap
+
+
+@dataclass(frozen=True)
+class Drift(Instrument):
+    """Two networks beside each other: what each layer adds to their difference and what it inherits, above noise.
+
+    The noise is that of the first network beside itself, under another batch size and in another precision. A layer
+    parts where what it adds on the same input is above the margin times the largest noise in more samples than chance
+    gives, corrected for how many layers there are, and the answers differ by more than noise.
+    """
+
+    samples: int = option(200, "samples to look at", quick=40, usual=100, least=1)
+    noise: int = option(64, "samples by which noise is measured", quick=24, usual=48, least=1)
+    swaps: int = option(64, "samples on which layers are swapped", quick=24, usual=48, least=1)
+    margin: float = option(3.0, "times the largest noise that counts as more than noise", above=0)
+    alone: bool = option(False, "put each layer of B into A alone, and measure the change of the answer")
+    level: float = level_option()
+
+    SIDES: ClassVar = 2
+    CHARTS: ClassVar[tuple[Chart, ...]] = (
+        Chart(
+            "drift",
+            "Where two networks part",
+            "What a layer adds on the same input stands beside the difference that has gathered up to there, and "
+            "beside the noise of one network against itself.",
+            (
+                Panel(
+                    "relative to the activations",
+                    (
+                        Line("injected", "added by the layer", {}),
+                        Line("drift", "gathered", {}),
+                        Line("noise_floor", "noise", {}),
+                    ),
+                ),
+            ),
+            apart=True,
+            lead=True,
+        ),
+    )
+    QUANTITIES: ClassVar[tuple[Quantity, ...]] = (
+        Quantity(
+            "drift", "relative difference",
+            "How far a sample's activations in B are from those in A, relative to their size.",
+            r"\|b - a\| / \|a\|", scale="log", better="lower",
+        ),
+        Quantity(
+            "injected", "added by the layer",
+            "What the layer of B adds to the difference on the input that A's layer got.",
+            r"\|B_l(a) - A_l(a)\| / \|A_l(a)\|", scale="log", better="lower",
+        ),
+        Quantity(
+            "inherited", "inherited",
+            "What the layer of B makes of the difference that arrived; with what it adds, the difference behind it.",
+            r"\|B_l(b) - B_l(a)\| / \|A_l(a)\|", scale="log", better="lower",
+        ),
+        Quantity(
+            "noise_floor", "noise",
+            "The largest that a layer of A itself adds under another batch size or precision, times the margin.",
+            r"m \max_i \|A'_l(a_i) - A_l(a_i)\| / \|A_l(a_i)\|", scale="log",
+        ),
+        Quantity(
+            "parting", "p of parting",
+            "The chance of as many samples above the noise, were B no more than that, corrected for all layers.",
+            reference="[balakrishnan2006]", scale="log",
+        ),
+        Quantity("cosine", "cosine", "The cosine of the angle between a sample's activations in A and B.",
+                 r"\langle a, b\rangle / \|a\|\|b\|", better="higher", neutral=1.0),
+        Quantity(
+            "aligned", "difference after rotation and scale",
+            "What is left of the difference of tokens or pixels after the best rotation and scale.",
+            r"\min_{s,R}\|Y - sXR\| / \|Y\|", "[schonemann1966]", better="lower",
+        ),
+        Quantity("cka", "similarity (CKA)", "Linear centred kernel alignment of clouds of twenty samples, unbiased.",
+                 reference="[kornblith2019]", better="higher", neutral=1.0),
+        Quantity(
+            "output_share", "share of the output's change",
+            "The share of the change of the answer that comes with this layer, while layers are swapped one by one.",
+            r"\langle z_j - z_{j-1}, z_k - z_0\rangle / \|z_k - z_0\|^2",
+        ),
+        Quantity("part_effect", "change by a part alone",
+                 "The relative change of A's answer where of this layer one part alone is B's.", scale="log"),
+        Quantity("alone", "change by the layer alone",
+                 "The relative change of A's answer where this layer alone is B's.", scale="log"),
+        Quantity("prediction_divergence", "divergence of predictions",
+                 "Kullback-Leibler divergence of B's predictions from A's.", r"\sum_c p_c\log(p_c/q_c)", scale="log",
+                 better="lower"),
+        Quantity("changed_decisions", "changed decisions", "The share of answers whose largest logit is another one.",
+                 better="lower"),
+        Quantity(
+            "first_parting", "first layer that parts",
+            "The first layer that parts, by its share of the change of the answer; its part is the coordinate.",
+        ),
+    )  # fmt: skip
+
+    def seconds(self, per_sample: float, layers: int, n: int) -> float:
+        """Three forwards of each sample, six of each for noise, and two per layer that parts."""
+        return per_sample * (3 * min(self.samples, n) + 6 * min(self.noise, n) + 2 * layers * min(self.swaps, n))
+
+    def part(self, run: Run) -> Part:
+        """One network is no pair: see :meth:`part_of_pair`."""
+        return self.part_of((), ["It looks at two networks beside each other."])
+
+    def part_of_pair(self, pair: RunPair) -> Part:
+        """Measure."""
+        n = pair.take(self.samples)
+        notes = list(pair.notes)
+        taps = [getattr(layer, side) for layer in pair.layers for side in ("a", "b")]
+        numbers = pair.blocks(
+            self, "layers", n, lambda start, stop: layer_differences(pair, start, stop), pair.step(taps)
+        )
+        floors, kinds = self._floors(pair, notes)
+        rows = list(self._layer_rows(pair, numbers, floors, n))
+        notes += _nonfinite(pair, numbers)
+        finding, p = self._finding(pair, numbers, floors, n, notes)
+        rows += [value_row("parting", chance, "estimate", n, _spot(pair, name)) for name, chance in p.items()]
+        share = None
+        if finding.first is not None and finding.output_parts:
+            shares = self._shares(pair, finding, notes)
+            first = [row for row in shares if row.layer == finding.first]
+            share = next((row for row in first if row.at["order"] == "both"), first[0] if first else None)
+            part, effect = self._part(pair, finding.first, kinds)
+            rows += [*shares, *effect, self._first_row(pair, finding.first, part, share, n)]
+            finding = replace(finding, part=part)
+        if self.alone and pair.is_live("a") and pair.is_live("b"):
+            count = pair.take(self.swaps)
+            values = pair.blocks(self, "alone", count, lambda start, stop: singles(pair, start, stop), pair.step(taps))
+            rows += [
+                sample_row("alone", values[f"alone/{layer.name}"], layer,
+                           generator=pair.generator(f"alone {layer.name}"), level=self.level)
+                for layer in pair.alike
+            ]  # fmt: skip
+        drift = next((row for row in rows if row.quantity == "drift" and row.layer == pair.output), None)
+        return self.part_of(rows, [sentence(pair.names, finding, share, drift), *dict.fromkeys(notes)])
+
+    def _first_row(self, pair: RunPair, name: str, part: str | None, share: Row | None, n: int) -> Row:
+        spot, at = _spot(pair, name), {"part": part or "unknown"}
+        if share is None:
+            return Row("first_parting", math.nan, "estimate", n, name, spot.depth, at=at)
+        return Row("first_parting", share.value, share.kind, share.n, name, spot.depth, share.low, share.high, at)
+
+    # -- noise ------------------------------------------------------------------------------------------------------
+
+    def _floors(self, pair: RunPair, notes: list[str]) -> tuple[dict[str, Tensor], list[tuple[str, RunPair]]]:
+        """Of one network against itself, the largest of all kinds of noise for each sample."""
+        floors: dict[str, Tensor] = {}
+        kinds: list[tuple[str, RunPair]] = []
+        for words, twin in pair.noises():
+            taps = [tap for layer in twin.layers for tap in (layer.a, layer.b)]
+            try:
+                numbers = pair.blocks(
+                    self, f"noise {words}", pair.take(self.noise),
+                    functools.partial(layer_differences, twin, full=False), pair.step(taps),
+                )  # fmt: skip
+            except (RuntimeError, TypeError, ValueError) as error:  # a network that runs in one precision only
+                notes.append(f"Noise {words} was not measured: {str(error).splitlines()[0]}")
+                continue
+            kinds.append((words, twin))
+            for key, values in numbers.items():
+                values = values.nan_to_num(0.0, posinf=0.0)
+                floors[key] = torch.maximum(floors[key], values) if key in floors else values
+        if kinds:
+            names = " and ".join(words for words, _ in kinds)
+            notes.append(f"Noise is that of {kinds[0][1].names[0]} against itself, {names}.")
+        else:
+            notes.append("Noise was not measured: the least that the precision can tell stands for it.")
+        return floors, kinds
+
+    # -- rows -------------------------------------------------------------------------------------------------------
+
+    def _layer_rows(
+        self, pair: RunPair, numbers: Mapping[str, Tensor], floors: Mapping[str, Tensor], n: int
+    ) -> Iterable[Row]:
+        spots: list[Layer] = [*pair.layers, _spot(pair, pair.output)]
+        for spot in spots:
+            for quantity in ("drift", "injected", "inherited", "cosine"):
+                values = numbers.get(f"{quantity}/{spot.name}")
+                finite = torch.empty(0) if values is None else values[values.isfinite()]
+                if len(finite):
+                    generator = pair.generator(f"{quantity} {spot.name}")
+                    yield sample_row(quantity, finite, spot, generator=generator, level=self.level)
+            for quantity, size in (("cka", 20), ("aligned", pair.b.batch)):
+                if (clouds := numbers.get(f"{quantity}/{spot.name}")) is not None:
+                    yield clouds_row(quantity, clouds, min(size, n), spot, level=self.level, most=1.0)
+            if (floor := floors.get(f"injected/{spot.name}")) is not None:
+                yield largest_row("noise_floor", (self.margin * floor).clamp_min(_least(pair)), "lower", spot)
+        for quantity in ("prediction_divergence", "changed_decisions"):
+            if quantity in numbers:
+                yield sample_row(
+                    quantity, numbers[quantity], _spot(pair, pair.output), generator=pair.generator(quantity),
+                    level=self.level, least=0.0,
+                )  # fmt: skip
+
+    def _finding(
+        self, pair: RunPair, numbers: Mapping[str, Tensor], floors: Mapping[str, Tensor], n: int, notes: list[str]
+    ) -> tuple[Finding, dict[str, float]]:
+        """Which layers part, in order, and whether the answer does; p values by layer."""
+        spots = [layer.name for layer in pair.alike] + [pair.output]
+        names = [name for name in spots if f"injected/{name}" in numbers]
+        p = dict(zip(names, self._p(pair, numbers, floors, "injected", names), strict=True))
+        layers = [name for name in names if p[name] <= 1 - self.level]
+        output = f"drift/{pair.output}" in numbers
+        answer = self._p(pair, numbers, floors, "drift", [pair.output], margin=1.0) if output else [0.0]
+        if n < 7:
+            notes.append(f"{n} samples are few: layers part where every sample is above the noise, at no level.")
+        parts = answer[0] <= 1 - self.level
+        return Finding(layers[0] if layers else None, None, layers, parts), p
+
+    def _p(
+        self, pair: RunPair, numbers: Mapping[str, Tensor], floors: Mapping[str, Tensor], quantity: str,
+        names: Sequence[str], *, margin: float | None = None,
+    ) -> list[float]:  # fmt: skip
+        if not names:
+            return []
+        values = torch.stack([numbers[f"{quantity}/{name}"] for name in names], 1).nan_to_num(nan=torch.inf)
+        count = max([len(floor) for floor in floors.values()], default=len(values))
+        silent = torch.zeros(count, dtype=torch.float64)
+        floor = torch.stack([floors.get(f"{quantity}/{name}", silent) for name in names], 1)
+        margin = self.margin if margin is None else margin
+        if len(values) < 7:
+            above = values > floor_of(floor, margin=margin, least=_least(pair))
+            return (1.0 - above.all(0).double()).tolist()
+        return [float(chance) for chance in parting(values, floor, margin=margin, least=_least(pair))]
+
+    def _shares(self, pair: RunPair, finding: Finding, notes: list[str]) -> list[Row]:
+        """What each layer that parts is of the change of the answer, in both orders and between them."""
+        count = pair.take(self.swaps)
+        taps = [tap for layer in pair.alike for tap in (layer.a, layer.b)]
+        key = f"swaps {' '.join(finding.layers)}"
+        try:
+            values = pair.blocks(
+                self, key, count, lambda start, stop: swaps(pair, finding.layers, start, stop), pair.step(taps)
+            )
+        except ValueError as error:  # answers of two shapes, or none that is finite
+            notes.append(f"Layers were not swapped: {error}")
+            return []
+        rows = []
+        for name in (*finding.layers, "rest"):
+            orders = {order: values[key] for order in ORDERS if (key := f"{order}/{name}") in values}
+            if len(orders) == 2:
+                orders["both"] = torch.stack(list(orders.values())).mean(0)
+            spot = _spot(pair, name) if name != "rest" else None
+            for order, part in orders.items():
+                finite = part[part.isfinite()]
+                if len(finite):
+                    generator = pair.generator(f"share {name} {order}")
+                    at = {"order": order} if spot else {"order": order, "layers": "all others"}
+                    rows.append(sample_row("output_share", finite, spot, at, generator=generator, level=self.level))
+        return rows
+
+    def _part(self, pair: RunPair, name: str, kinds: Sequence[tuple[str, RunPair]]) -> tuple[str | None, list[Row]]:
+        """The part of the first layer whose difference alone changes the answer most, and what each of them does."""
+        if side_of(pair) is None:
+            return None, []
+        if not (twins := inside(pair, name)):
+            return ("head" if name == pair.output else None), []
+        step = pair.step([tap for twin in twins for tap in (twin.a, twin.b)] + [layer.a for layer in pair.layers], 2)
+        count = pair.take(self.swaps)
+        inner = pair.blocks(
+            self, f"inside {name}", count, lambda start, stop: own_differences(pair, name, start, stop), step
+        )
+        floors: list[Tensor] = []
+        for words, twin in kinds:
+            values = pair.blocks(
+                self, f"inside {name}, noise {words}", pair.take(self.noise),
+                functools.partial(own_differences, twin, name), step,
+            )  # fmt: skip
+            keys = [f"own/{both.a.name}" for both in twins]
+            silent = torch.zeros(pair.take(self.noise), dtype=torch.float64)
+            floors.append(torch.stack([values.get(key, silent).nan_to_num(0.0) for key in keys], 1))
+        floor = torch.stack(floors).amax(0) if floors else torch.zeros(count, len(twins), dtype=torch.float64)
+        groups = culprits(pair, name, inner, floor, margin=self.margin, least=_least(pair), level=self.level)
+        if len(groups) <= 1:
+            return next(iter(groups), None), []
+        values = pair.blocks(
+            self, f"parts {name}", count, lambda start, stop: effects(pair, name, groups, start, stop), step
+        )
+        rows = [
+            sample_row("part_effect", values[f"part/{part}"], _spot(pair, name), {"part": part},
+                       generator=pair.generator(f"part {part}"), level=self.level)
+            for part in groups if bool(values[f"part/{part}"].isfinite().all())
+        ]  # fmt: skip
+        largest = max((row.value for row in rows), default=0.0)
+        first = next((str(row.at["part"]) for row in rows if row.value >= 0.5 * largest), None)
+        return first, rows
+
+
+def _spot(pair: RunPair, name: str) -> Tap:
+    """Where a row stands: a layer of the pair, or its answer."""
+    layer = next((layer for layer in pair.layers if layer.name == name), None)
+    return Tap(name, "", depth=1.0 if layer is None else layer.depth)
+
+
+def _least(pair: RunPair) -> float:
+    """The least relative difference that a precision can tell: a quarter of what the coarser of both rounds by."""
+    return max(torch.finfo(recorded_dtype(run)).eps for run in (pair.a, pair.b)) / 4
+
+
+def _nonfinite(pair: RunPair, numbers: Mapping[str, Tensor]) -> list[str]:
+    for name in (*[layer.name for layer in pair.alike], pair.output):
+        values = numbers.get(f"drift/{name}", torch.zeros(1))
+        count = int((~values.isfinite()).sum())
+        if count:
+            return [
+                f"From {name} on, {count} of {len(values)} samples are not finite in one of the two (or nothing but "
+                "zeros in the first): averages are over the others."
+            ]
+    return []
+
+
+def drift(
+    a: nn.Module | str,
+    b: nn.Module | str,
+    data: Any = None,
+    *,
+    instrument: Drift | None = None,
+    layers: Sequence[str] | str | None = None,
+    seed: int = 0,
+    batch: int = 100,
+    memory: str | int = "2GiB",
+    device: str | torch.device | None = None,
+    order: Order = "drawn",
+    cache: str | Path | bool | None = None,
+    progress: Listener | bool | None = None,
+    names: tuple[str, str] = ("A", "B"),
+) -> Profile:
+    """Where network B parts from A on the same data: rows ``drift``, ``injected``, ``inherited`` per layer, and more.
+
+    ``a`` and ``b`` are modules or specs of :func:`~lisse.load_model`; one may be ``recorded:FOLDER``, whose samples are
+    those of ``data`` in their order. The first note is the finding in one sentence. Reads the data three times (once
+    each, and once through B whose layers get what they get in A), and ``forwards`` of the provenance counts the rest.
+    With ``cache`` an interrupted comparison goes on where it stopped. ``device=None`` leaves both where they are.
+    """
+    networks = [load_model(model, device="cpu") if isinstance(model, str) else model for model in (a, b)]
+    bar = Bar() if progress is True else None
+    listener: Any = bar or (None if progress is False else progress)
+    options: dict[str, Any] = {
+        "layers": layers, "seed": seed, "batch": batch, "memory": memory, "device": device, "order": order,
+        "cache": cache, "progress": listener,
+    }  # fmt: skip
+    runs = []
+    try:
+        for network, name in zip(networks, names, strict=True):
+            if isinstance(network, Recorded):
+                samples: Any = as_dataset(network.samples)
+            elif data is None:
+                raise ValueError("drift: data must be given where a model is to be run, got None.")
+            else:
+                samples = as_dataset(data)
+            try:
+                runs.append(Run(network, samples, **options))
+            except (RuntimeError, IndexError, TypeError) as error:
+                raise ValueError(
+                    f"drift: data must be what both networks take, got what {name} does not run on: {error}"
+                ) from error
+        pair = RunPair(runs[0], runs[1], names)
+        return profile_of_pair(pair, instrument or Drift(), name=f"{names[1]} beside {names[0]}")
+    finally:
+        for run in runs:
+            run.close()
+        if bar is not None:
+            bar.close()

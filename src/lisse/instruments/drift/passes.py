@@ -1,0 +1,192 @@
+"""What passes over two networks give: differences per layer and sample, the noise beside them, and swapped layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lisse.maths.drift import (
+    aligned_difference,
+    changed_decisions,
+    decomposition,
+    norms,
+    prediction_divergence,
+    ratio,
+    relative_difference,
+    sample_cosine,
+    step_share,
+)
+from lisse.maths.similarity import linear_cka
+from lisse.run import PairedLayer, RunPair
+from lisse.run.pair import PairSide
+from lisse.taps import Tap
+
+ORDERS = ("from_input", "from_output")  # in which layers are swapped
+CLOUD = 20  # samples whose similarity is one number
+WIDEST = 1024  # of a layer that is turned onto another: an SVD of this size
+
+
+def live_side(pair: RunPair) -> PairSide | None:
+    """The network that is fed what its layers get in the other one: B where it is none that was only recorded."""
+    return "b" if pair.is_live("b") else "a" if pair.is_live("a") else None
+
+
+def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True) -> dict[str, Tensor]:
+    """Per layer and sample: drift, injected, inherited, cosine; of the answers the same. ``QUANTITY/LAYER`` to ``[n]``.
+
+    Three forwards: A, B, and B whose layers get what they get in A. Where B is a recording, A gets what B's had, and
+    what is injected is seen at what arrives in B. ``full=False`` leaves out what noise is not compared in.
+    """
+    layers, live, mask = pair.layers, live_side(pair), pair.mask(start, stop)
+    a_states, a_answers = pair.states("a", start, stop, [layer.a for layer in layers])
+    b_states, b_answers = pair.states("b", start, stop, [layer.b for layer in layers])
+    numbers: dict[str, Tensor] = {}
+    forced: dict[Tap, Tensor] = {}
+    forced_answers: dict[str, Tensor] = {}
+    if live is not None and pair.alike:
+        source = a_states if live == "b" else b_states
+        spots = {getattr(layer, live): source[layer.a if live == "b" else layer.b] for layer in pair.alike}
+        forced, forced_answers = pair.patched(live, start, stop, spots, list(spots))
+    for layer in layers:
+        a, b = a_states[layer.a], b_states[layer.b].to(a_states[layer.a].device)
+        if layer.alike:
+            numbers |= _of_layer(layer.name, a, b, forced.get(layer.b if live == "b" else layer.a), live, mask)
+        if full:
+            numbers |= _of_clouds(layer, a, b)
+    common = [name for name in a_answers if name in b_answers and a_answers[name].shape == b_answers[name].shape]
+    output = pair.output
+    parts = [
+        _of_layer(output, a_answers[name], b_answers[name], forced_answers.get(name), live, mask) for name in common
+    ]
+    for key in parts[0] if parts else ():  # of several answers the one that differs most; the first is what counts
+        numbers[key] = parts[0][key] if key.startswith("cosine") else torch.stack([part[key] for part in parts]).amax(0)
+    if full and "answer" in common:
+        numbers |= _of_predictions(a_answers["answer"], b_answers["answer"], mask)
+    return numbers
+
+
+def _of_layer(
+    name: str, a: Tensor, b: Tensor, forced: Tensor | None, live: PairSide | None, mask: Tensor | None
+) -> dict[str, Tensor]:
+    b = b.to(a.device)
+    size = norms(a, mask)
+    numbers = {
+        f"drift/{name}": ratio(norms(b.double() - a.double(), mask), size),
+        f"cosine/{name}": _cosine(a, b, mask),
+    }
+    if forced is not None:
+        forced = forced.to(a.device)
+        first, second = decomposition(a, b, forced)
+        injected, inherited = (first, second) if live == "b" else (second, first)
+        numbers[f"injected/{name}"] = ratio(norms(injected, mask), size)
+        numbers[f"inherited/{name}"] = ratio(norms(inherited, mask), size)
+    return {key: value.cpu() for key, value in numbers.items()}
+
+
+def _cosine(a: Tensor, b: Tensor, mask: Tensor | None) -> Tensor:
+    finite = torch.isfinite(norms(a) + norms(b))
+    values = torch.full((len(a),), torch.nan, dtype=torch.float64, device=a.device)
+    if bool(finite.any()):
+        inner = None if mask is None else mask.to(a.device)[finite]
+        values[finite] = sample_cosine(a[finite], b[finite], mask=inner)
+    return values
+
+
+def _of_clouds(layer: PairedLayer, a: Tensor, b: Tensor) -> dict[str, Tensor]:
+    """Similarity of clouds of samples, and the difference of tokens or pixels after the best scale and rotation."""
+    if not (bool(torch.isfinite(a).all()) and bool(torch.isfinite(b).all())):
+        return {}
+    numbers = {}
+    clouds = list(zip(a.float().split(CLOUD), b.float().split(CLOUD), strict=True))
+    pairs = [pair for pair in clouds if len(pair[0]) == CLOUD]
+    if pairs:
+        numbers[f"cka/{layer.name}"] = torch.stack(
+            [linear_cka(x.double(), y.double(), estimator="unbiased").cpu() for x, y in pairs]
+        )
+    if layer.alike and a.ndim > 2:
+        rows = [_rows(part).double() for part in (a, b)]
+        points, width = rows[0].shape
+        if width <= WIDEST and points >= 4 * width:
+            squares = [part.square().sum() for part in rows]
+            numbers[f"aligned/{layer.name}"] = aligned_difference(rows[0].T @ rows[1], *squares).cpu().reshape(1)
+    return numbers
+
+
+def _rows(values: Tensor) -> Tensor:
+    """Tokens ``[n, t, d]`` or pixels ``[n, c, h, w]`` as points ``[m, d]``."""
+    return (values.movedim(1, -1) if values.ndim == 4 else values).flatten(0, -2)
+
+
+def _of_predictions(a: Tensor, b: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    b = b.to(a.device)
+    mask = None if mask is None else mask.to(a.device)
+    finite = torch.isfinite(norms(a, mask) + norms(b, mask))
+    if a.ndim < 2 or a.shape[-1] < 2 or not bool(finite.all()):
+        return {}
+    return {
+        "prediction_divergence": prediction_divergence(a, b, mask=mask).cpu(),
+        "changed_decisions": changed_decisions(a, b, mask=mask).cpu(),
+    }
+
+
+def swaps(pair: RunPair, layers: Sequence[str], start: int, stop: int) -> dict[str, Tensor]:
+    """What each of these layers adds to the change of the answer, while one after the other becomes that of B.
+
+    ``from_input/LAYER`` ``[n]``: layers become B's from the input on (A goes on with what leaves B's). ``from_output``:
+    from the answer on (B goes on with what leaves A's). Each is a share of the change, projected on it. Layers between
+    two of them are swapped with the later of the two boundaries, as ``…/rest``.
+    """
+    alike, output = pair.alike, pair.output
+    a_states, a_answers = pair.states("a", start, stop, [layer.a for layer in alike])
+    b_states, b_answers = pair.states("b", start, stop, [layer.b for layer in alike])
+    first, last = a_answers["answer"], b_answers["answer"].to(a_answers["answer"].device)
+    names = [layer.name for layer in alike]
+    cuts = sorted({cut for name in layers if name != output for cut in (names.index(name) - 1, names.index(name))})
+    if output in layers:
+        cuts = sorted({*cuts, len(names) - 1})
+    cuts = [cut for cut in cuts if cut >= 0]
+    numbers: dict[str, Tensor] = {}
+    for order in ORDERS:
+        side: PairSide = "a" if order == "from_input" else "b"
+        if not pair.is_live(side):
+            continue
+        values = {
+            (layer.a if side == "a" else layer.b): (b_states[layer.b] if side == "a" else a_states[layer.a])
+            for layer in alike
+        }
+        taps = list(values)
+        remainder = torch.zeros(stop - start, dtype=torch.float64)
+        state = first if side == "a" else last  # the answer with no layer swapped
+        for cut, previous in zip(cuts, [-1, *cuts], strict=False):
+            _, answers = pair.patched(side, start, stop, {tap: values[tap] for tap in taps[: cut + 1]})
+            after = answers["answer"].to(first)
+            # From the output on, the way is walked backwards: with A's layers up to a cut, what lies behind it is B's.
+            step = (state, after) if side == "a" else (after, state)
+            share, state = step_share(*step, first, last).cpu(), after
+            if names[cut] in layers and previous == cut - 1:
+                numbers[f"{order}/{names[cut]}"] = share
+            else:
+                remainder = remainder + share
+        step = (state, last) if side == "a" else (first, state)
+        share = step_share(*step, first, last).cpu()
+        if output in layers:
+            numbers[f"{order}/{output}"] = share
+        else:
+            remainder = remainder + share
+        numbers[f"{order}/rest"] = remainder
+    return numbers
+
+
+def singles(pair: RunPair, start: int, stop: int) -> dict[str, Tensor]:
+    """The relative change of A's answer where one layer alone is that of B, layer by layer: ``alone/LAYER`` ``[n]``."""
+    alike = pair.alike
+    a_states, a_answers = pair.states("a", start, stop, [layer.a for layer in alike])
+    spots = {layer.b: a_states[layer.a] for layer in alike}
+    forced, _ = pair.patched("b", start, stop, spots, list(spots))
+    numbers = {}
+    for layer in alike:
+        _, answers = pair.patched("a", start, stop, {layer.a: forced[layer.b]})
+        numbers[f"alone/{layer.name}"] = relative_difference(a_answers["answer"], answers["answer"]).cpu()
+    return numbers

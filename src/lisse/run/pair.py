@@ -1,0 +1,318 @@
+"""RunPair: two networks on the same samples in the same order, their layers matched, run side by side."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lisse.networks.answers import answer_of
+from lisse.networks.recorded import Recorded
+from lisse.profile import Part, Profile
+from lisse.recording import parse_bytes
+from lisse.run.fingerprint import digest_of
+from lisse.run.instrument import Instrument, distinct_instruments, provenance_of, with_options
+from lisse.run.run import Run
+from lisse.taps import Tap, find, still, tapped
+from lisse.taps.tap import tensors
+
+PairSide = Literal["a", "b"]
+
+_NO_ANSWER = ("past_key_values", "hidden_states", "attentions", "cross_attentions")
+
+
+@dataclass(frozen=True, slots=True)
+class PairedLayer:
+    """A layer of A and the layer of B that stands for it. Where their ``shapes`` differ nothing can be put across."""
+
+    name: str
+    depth: float
+    role: str
+    a: Tap
+    b: Tap
+
+    @property
+    def alike(self) -> bool:
+        """Whether samples of both have one shape."""
+        return self.a.shape == self.b.shape
+
+
+@dataclass
+class RunPair:
+    """Two runs, of A and of B, over the same samples in the same order.
+
+    What a pair of instruments asks it for: :meth:`states` of a side, :meth:`patched` forwards (in which a network goes
+    on with other activations), :meth:`blocks` and :meth:`piece` (resumed as a run's are, keyed by both networks).
+    Each batch goes through both sides, and one batch of activations is held. ``forwards`` counts the samples that went
+    through A and B as they are, and through patched forwards of either.
+    """
+
+    a: Run
+    b: Run
+    names: tuple[str, str] = ("A", "B")
+    layers: tuple[PairedLayer, ...] = ()
+    notes: tuple[str, ...] = ()
+    forwards: dict[str, int] = field(default_factory=lambda: {"a": 0, "b": 0, "patched": 0})
+    twins: list[RunPair] = field(default_factory=list)  # that noise was measured by
+    piece_size: int | None = None  # samples of a forward of B, where that is not the batch: what noise is measured by
+
+    def __post_init__(self) -> None:
+        if len(self.a) != len(self.b):
+            raise ValueError(
+                f"RunPair: a and b must have the same samples, got {len(self.a)} and {len(self.b)}. "
+                "Take as many of both."
+            )
+        if not self.layers:
+            self.layers, self.notes = matched(self.a, self.b, self.names)
+
+    def __len__(self) -> int:
+        return len(self.b)
+
+    # -- which side can do what --------------------------------------------------------------------------------------
+
+    def side(self, side: PairSide) -> Run:
+        """The run of a side."""
+        return self.a if side == "a" else self.b
+
+    def is_live(self, side: PairSide) -> bool:
+        """Whether a side is a network, and no recording of one: whether it can go on with other activations."""
+        return not isinstance(self.side(side).model, Recorded)
+
+    @property
+    def alike(self) -> list[PairedLayer]:
+        """The layers between which activations can be put across."""
+        return [layer for layer in self.layers if layer.alike]
+
+    @property
+    def output(self) -> str:
+        """What the answer is called as a layer."""
+        return self.side("b" if self.is_live("b") else "a").taps[-1].name if self._has_head else "output"
+
+    @property
+    def _has_head(self) -> bool:
+        return self.side("b" if self.is_live("b") else "a").taps[-1].role == "output"
+
+    # -- forwards ----------------------------------------------------------------------------------------------------
+
+    def states(
+        self, side: PairSide, start: int, stop: int, taps: Sequence[Tap]
+    ) -> tuple[dict[Tap, Tensor], dict[str, Tensor]]:
+        """Activations of a side at these taps, copies, and its answers by name, the answer itself first."""
+        values: dict[Tap, list[Tensor]] = {tap: [] for tap in taps}
+        answers = self._forwards(side, start, stop, taps, lambda tap, value, _: values[tap].append(value.clone()))
+        self.forwards[side] += stop - start
+        return {tap: torch.cat(parts) if len(parts) > 1 else parts[0] for tap, parts in values.items()}, answers
+
+    def patched(
+        self, side: PairSide, start: int, stop: int, values: Mapping[Tap, Tensor], looks: Sequence[Tap] = ()
+    ) -> tuple[dict[Tap, Tensor], dict[str, Tensor]]:
+        """A forward that goes on with ``values`` at these taps, and its answers.
+
+        With it comes what stood at the taps ``looks``, of these or of others, before it was replaced.
+        """
+        before: dict[Tap, list[Tensor]] = {tap: [] for tap in looks}
+
+        def on(tap: Tap, activation: Tensor, offset: int) -> Tensor | None:
+            if tap in before:
+                before[tap].append(activation.clone())
+            if tap not in values:
+                return None
+            rows = values[tap][offset : offset + len(activation)]
+            # A copy: a network may write over what it is given.
+            return rows.to(device=activation.device, dtype=activation.dtype, copy=True)
+
+        answers = self._forwards(side, start, stop, list(dict.fromkeys([*values, *looks])), on)
+        self.forwards["patched"] += stop - start
+        return {tap: torch.cat(parts) for tap, parts in before.items()}, answers
+
+    def _forwards(
+        self, side: PairSide, start: int, stop: int, taps: Sequence[Tap], on: Callable[[Tap, Tensor, int], Any]
+    ) -> dict[str, Tensor]:
+        run, offset = self.side(side), 0
+        size = (self.piece_size if side == "b" else None) or stop - start
+        answers: list[dict[str, Tensor]] = []
+        with ExitStack() as stack:
+            stack.enter_context(still(run.model, statistics=run.statistics, seed=run.seed))
+            stack.enter_context(tapped(run.model, dict.fromkeys(taps), lambda tap, value: on(tap, value, offset)))
+            for batch in run.data.batches(size, start=start, stop=stop, device=run.device):
+                answers.append(_answers(run.forward(batch.inputs, batch.start), batch.size))
+                offset += batch.size
+        return {name: torch.cat([part[name] for part in answers]) for name in answers[0]}
+
+    def mask(self, start: int, stop: int) -> Tensor | None:
+        """Which tokens count ``[n, t]``: padding is not data."""
+        run = self.side("b" if self.is_live("b") else "a")
+        (batch,) = run.data.batches(stop - start, start=start, stop=stop)
+        mask = batch.inputs.get("attention_mask") if isinstance(batch.inputs, Mapping) else None
+        return mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
+
+    def step(self, taps: Sequence[Tap], copies: int = 4) -> int:
+        """How many samples at a time the memory of the run allows, where so many copies of these taps are held."""
+        sample = copies * sum(tap.numel * tap.dtype.itemsize for tap in taps)
+        return max(1, min(self.b.batch, self.a.batch, parse_bytes(self.b.memory) // max(1, sample)))
+
+    # -- noise ---------------------------------------------------------------------------------------------------------
+
+    def noises(self) -> Iterator[tuple[str, RunPair]]:
+        """The live network (A, where both are) beside itself: under another batch size, and in another precision.
+
+        The precision is that of the other side where the two differ, and else one with more digits. With words for it.
+        """
+        side: PairSide = "a" if self.is_live("a") else "b"
+        run, other = self.side(side), self.side("b" if side == "a" else "a")
+        layers = tuple(replace(layer, a=getattr(layer, side), b=getattr(layer, side)) for layer in self.layers)
+        names = (self.names[side == "b"],) * 2
+        size = max(1, self.step([layer.b for layer in layers]) // 3)
+        if run.statistics == "running":
+            self.twins.append(RunPair(run, run, names, layers, piece_size=size))
+            yield f"{size} samples at a time", self.twins[-1]
+        precision, opposite = dtype_of(run.model), recorded_dtype(other)
+        dtype = opposite if opposite != precision else _FINER.get(precision, precision)
+        if dtype == precision:
+            return
+        twin = copy.copy(run)  # the same run in all but the network, which is a copy in another precision
+        twin.model = copy.deepcopy(run.model).to(dtype)
+        self.twins.append(RunPair(run, twin, names, layers))
+        yield f"in {str(dtype).removeprefix('torch.')}", self.twins[-1]
+
+    # -- what a run does for an instrument -----------------------------------------------------------------------------
+
+    def take(self, n: int | None) -> int:
+        """``n``, or as many samples as there are where that is fewer."""
+        return self.b.take(n)
+
+    def blocks(
+        self, instrument: Any, key: str, n: int, make: Callable[[int, int], Mapping[str, Tensor]], step: int
+    ) -> dict[str, Tensor]:
+        """Work over samples as of :meth:`Run.blocks`, whose finished stretches are found again by both networks."""
+        return self.b.blocks(instrument, f"{self._key} {key}", n, make, task=f"{instrument.name}: {key}", step=step)
+
+    def generator(self, key: str) -> torch.Generator:
+        """A generator for intervals."""
+        return self.b.generator(key)
+
+    @property
+    def _key(self) -> str:
+        if self.b.cache is None:
+            return ""
+        return self.a.once("pair", lambda: digest_of(self.a.identity))
+
+    def say(self, text: str, **options: Any) -> None:
+        """Say something a person should read."""
+        self.b.say("pair", text, **options)
+
+
+_FINER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The precision of a network's first weight that has one."""
+    return next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
+
+
+def recorded_dtype(run: Run) -> torch.dtype:
+    """The precision of a network, or of what was recorded of one."""
+    return run.taps[-1].dtype if isinstance(run.model, Recorded) else dtype_of(run.model)
+
+
+def _answers(output: Any, count: int) -> dict[str, Tensor]:
+    """Every float tensor of an output with a row per sample, by name; the answer that counts first."""
+    answers: dict[str, Tensor] = {}
+    first = answer_of(output)
+    if isinstance(first, Tensor):
+        answers["answer"] = first
+    for path, value in tensors(output):
+        words = {str(part) for part in path}
+        if value is not first and value.is_floating_point() and value.ndim and not words.intersection(_NO_ANSWER):
+            answers[".".join(map(str, path))] = value
+    return {name: value.detach() for name, value in answers.items() if value.ndim and len(value) == count}
+
+
+# -- which layer stands for which --------------------------------------------------------------------------------------
+
+
+def matched(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> tuple[tuple[PairedLayer, ...], tuple[str, ...]]:
+    """The layers of two runs that stand for each other, by name or by position, and what a person should know of it.
+
+    The input is no layer here, nor is the answer, which is compared as such. Same names in both count first. Where
+    there are none, blocks stand for blocks by their number, if both have as many or the first so many have one shape.
+    """
+    left, right = (_inner(run) for run in (a, b))
+    by_name = {tap.name: tap for tap in right}
+    pairs = [(tap, by_name[tap.name]) for tap in left if tap.name in by_name]
+    notes: list[str] = []
+    stems = [[tap for tap in taps if tap.role == "stem"] for taps in (left, right)]
+    blocks = [[tap for tap in taps if tap.role != "stem"] for taps in (left, right)]
+    if len([tap for tap, _ in pairs if tap.role != "stem"]) < min(map(len, blocks)) / 2:
+        pairs = list(zip(*stems, strict=False)) if all(stems) else []
+        pairs += list(zip(*blocks, strict=False))
+        if len(blocks[0]) != len(blocks[1]):
+            notes.append(
+                f"{names[0]} has {len(blocks[0])} layers and {names[1]} {len(blocks[1])}, under other names: the first "
+                f"{len(pairs)} of both stand for each other, by position."
+            )
+        elif pairs:
+            notes.append(f"Layers have other names in {names[1]}: they stand for each other by position.")
+    unlike = [(first, second) for first, second in pairs if first.shape != second.shape]
+    if unlike:
+        first, second = unlike[0]
+        notes.append(
+            f"{len(unlike)} of {len(pairs)} layers have other shapes in {names[1]}, the first is {first.name} "
+            f"({list(first.shape)} and {list(second.shape)}): of these only their similarity is measured."
+        )
+    missing = [tap.name for tap in left if tap not in [first for first, _ in pairs]]
+    alone = [tap.name for tap in right if tap not in [second for _, second in pairs]]
+    for name, layers in zip(names, (missing, alone), strict=True):
+        if layers and pairs:
+            notes.append(f"{len(layers)} layers of {name} have no counterpart: {', '.join(layers[:5])}.")
+    if not pairs:
+        notes.append("No layer of one stands for a layer of the other: only the answers are compared.")
+    count = max(1, len(pairs))
+    paired = [
+        PairedLayer(first.name, index / count, first.role, first, second) for index, (first, second) in enumerate(pairs)
+    ]
+    return tuple(paired), tuple(notes)
+
+
+def _inner(run: Run) -> list[Tap]:
+    """The layers of a run without the input and the answer."""
+    taps = [tap for tap in run.taps if tap.role not in ("input", "output")]
+    if isinstance(run.model, Recorded):
+        taps = [tap for tap in run.taps if tap.name not in ("input", "inputs")]
+    return taps
+
+
+def fine_taps(run: Run) -> list[Tap]:
+    """Everything in a network that can be read, what enters and what leaves every module, in the order it runs."""
+    batch = next(iter(run.data.batches(min(3, len(run)), stop=min(3, len(run)), device=run.device)))
+    return list(find(run.model, batch.inputs, ["**", "**:in"], statistics=run.statistics))
+
+
+# -- what comes of it --------------------------------------------------------------------------------------------------
+
+
+def profile_of_pair(
+    pair: RunPair, instruments: Instrument | Sequence[Instrument], *, name: str | None = None
+) -> Profile:
+    """A profile of what instruments for two networks (``sides = 2``) find of a pair; of B, beside A."""
+    instruments = distinct_instruments("measure", instruments)
+    clock = time.perf_counter()
+    parts: list[Part] = []
+    for instrument in instruments:
+        if instrument.SIDES != 2:
+            raise ValueError(
+                f"measure: instruments must be for two networks, got {instrument.name}. Measure each network by it."
+            )
+        parts.append(with_options(instrument, instrument.part_of_pair(pair)))
+    about = provenance_of(pair.b, name, time.perf_counter() - clock)
+    beside = provenance_of(pair.a, None, 0.0)
+    about["beside"] = {"name": pair.names[0], **{key: beside[key] for key in ("model", "data", "layers", "device")}}
+    noise = sum(count for twin in pair.twins for count in twin.forwards.values())
+    about["forwards"] = {**pair.forwards, "noise": noise}
+    return Profile(tuple(parts), about)

@@ -1,0 +1,260 @@
+"""Drift on small networks: planted faults are named by layer and part, and what changes nothing raises no alarm."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import lisse
+from lisse.instruments.drift import Drift
+from lisse.run import Run, RunPair
+from lisse.run.pair import profile_of_pair
+
+QUICK = Drift(samples=24, noise=16, swaps=16)
+
+
+def llama(layers=3, seed=0, **options):
+    import transformers
+
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        hidden_size=32, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=48, vocab_size=40, **options
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def tokens(n=24, length=8):
+    ids = torch.randint(1, 40, (n, length), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[: n // 2, -2:] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def first(profile):
+    row = next((row for row in profile.rows if row.quantity == "first_parting"), None)
+    return None if row is None else (row.layer, row.at["part"])
+
+
+def value(profile, quantity, layer, **at):
+    (row,) = [
+        row for row in profile.rows if (row.quantity, row.layer) == (quantity, layer) and at.items() <= row.at.items()
+    ]
+    return row.value
+
+
+def scaled(name, factor=1.02):
+    def change(model):
+        with torch.no_grad():
+            model.get_parameter(name).mul_(factor)
+
+    return change
+
+
+def swapped_query_heads(model):
+    weight = model.model.layers[1].self_attn.q_proj.weight
+    with torch.no_grad():
+        weight[:16] = weight[:16].reshape(2, 8, -1).flip(0).reshape(16, -1).clone()
+
+
+def heads_swapped_in_all_four(model):
+    attention = model.model.layers[1].self_attn
+    with torch.no_grad():
+        for name in ("q_proj", "k_proj", "v_proj"):
+            weight = getattr(attention, name).weight
+            weight[:16] = weight[:16].reshape(2, 8, -1).flip(0).reshape(16, -1).clone()
+        weight = attention.o_proj.weight
+        weight[:, :16] = weight[:, :16].reshape(-1, 2, 8).flip(1).reshape(-1, 16).clone()
+
+
+def wrong_epsilon(model):
+    model.model.layers[2].input_layernorm.variance_epsilon = 1e-2
+
+
+def other_activation(model):
+    model.model.layers[1].mlp.act_fn = nn.GELU()
+
+
+def wrong_rotary_base(model):
+    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq**1.2
+
+
+@pytest.mark.parametrize(
+    ("fault", "layer", "part"),
+    [
+        (scaled("model.embed_tokens.weight"), "stem", "embedding"),
+        (scaled("model.layers.1.self_attn.v_proj.weight"), "model.layers.1", "attention"),
+        (scaled("model.layers.2.mlp.down_proj.weight"), "model.layers.2", "MLP"),
+        (scaled("model.layers.0.post_attention_layernorm.weight"), "model.layers.0", "norm"),
+        (scaled("lm_head.weight"), "output", "head"),
+        (swapped_query_heads, "model.layers.1", "attention"),
+        (wrong_rotary_base, "model.layers.0", "attention"),
+        (wrong_epsilon, "model.layers.2", "norm"),
+        (other_activation, "model.layers.1", "MLP"),
+    ],
+)
+def test_a_planted_fault_is_named(fault, layer, part):
+    a = llama()
+    b = copy.deepcopy(a)
+    fault(b)
+    profile = lisse.drift(a, b, tokens(), instrument=QUICK)
+    assert first(profile) == (layer, part)
+    assert f"B parts from A at {layer}, in its {part}: " in profile.notes[0]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda model: model, heads_swapped_in_all_four, nn.Module.double, nn.Module.bfloat16]
+)  # fmt: skip
+def test_what_leaves_the_function_alone_raises_no_alarm(change):
+    a = llama()
+    b = copy.deepcopy(a)
+    change(b)
+    profile = lisse.drift(a, b, tokens(), instrument=QUICK)
+    assert first(profile) is None
+    assert "does not part" in profile.notes[0]
+
+
+def test_a_fault_is_injected_where_it_is_and_inherited_behind_it():
+    a = llama()
+    b = copy.deepcopy(a)
+    scaled("model.layers.1.mlp.up_proj.weight", 1.1)(b)
+    profile = lisse.drift(a, b, tokens(), instrument=Drift(samples=24, noise=16, swaps=16, alone=True))
+    assert value(profile, "injected", "model.layers.0") == value(profile, "drift", "model.layers.0") == 0
+    assert value(profile, "injected", "model.layers.1") == value(profile, "drift", "model.layers.1") > 1e-4
+    assert value(profile, "injected", "model.layers.2") == 0
+    assert value(profile, "inherited", "model.layers.2") == value(profile, "drift", "model.layers.2") > 1e-4
+    assert value(profile, "output_share", "model.layers.1", order="both") == pytest.approx(1, abs=1e-4)
+    assert value(profile, "alone", "model.layers.1") == pytest.approx(value(profile, "drift", "output"), rel=0.2)
+    assert value(profile, "alone", "model.layers.2") == 0
+    frame = profile.frame()
+    assert {"drift", "injected", "inherited"} <= set(frame["quantity"])
+
+
+def test_two_faults_share_the_change_in_both_orders():
+    a = llama()
+    b = copy.deepcopy(a)
+    scaled("model.layers.0.mlp.up_proj.weight", 1.1)(b)
+    scaled("model.layers.2.mlp.up_proj.weight", 1.1)(b)
+    profile = lisse.drift(a, b, tokens(), instrument=QUICK)
+    shares = [value(profile, "output_share", f"model.layers.{index}", order="both") for index in (0, 2)]
+    assert sum(shares) == pytest.approx(1, abs=1e-3)
+    assert min(shares) > 0.1
+    assert "1 more layer differs" in profile.notes[0]
+
+
+class Plain(nn.Module):
+    def __init__(self, names="abc", width=6):
+        super().__init__()
+        torch.manual_seed(0)
+        for name in names:
+            self.add_module(name, nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 6)))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        for name, module in self.named_children():
+            x = module(x) if name == "head" else x + module(x)
+        return x
+
+
+def test_blocks_of_other_names_stand_for_each_other_by_position():
+    data = torch.randn(24, 6, generator=torch.Generator().manual_seed(1))
+    a, b = Plain("abc"), Plain("xyz")
+    with torch.no_grad():
+        b.y[2].weight.mul_(1.5)
+    profile = lisse.drift(a, b, data, instrument=QUICK)
+    assert first(profile)[0] == "b"
+    assert any("by position" in note for note in profile.notes)
+
+
+def test_a_recording_is_a_side_in_both_directions(tmp_path):
+    a = Plain()
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b.b[0].weight.mul_(1.5)
+    data = torch.randn(24, 6, generator=torch.Generator().manual_seed(1))
+    for name, model in (("a", a), ("b", b)):
+        recording = lisse.record(model, data)
+        layers = {layer: recording[layer].clone() for layer in recording if layer != "input"}
+        (tmp_path / name).mkdir()
+        if name == "a":
+            save_file(layers, tmp_path / name / "layers.safetensors")
+        else:
+            np.savez(tmp_path / name / "layers.npz", **{layer: rows.numpy() for layer, rows in layers.items()})
+    both = lisse.drift(a, b, data, instrument=QUICK)
+    for left, right in ((f"recorded:{tmp_path / 'a'}", b), (a, f"recorded:{tmp_path / 'b'}")):
+        profile = lisse.drift(left, right, data, instrument=QUICK)
+        assert first(profile)[0] == first(both)[0] == "b"
+        assert value(profile, "injected", "b") == pytest.approx(value(both, "injected", "b"), rel=1e-4)
+    assert "does not part" in lisse.drift(f"recorded:{tmp_path / 'a'}", a, data, instrument=QUICK).notes[0]
+    with pytest.raises(ValueError, match="same samples, got 24 and 12"):
+        lisse.drift(f"recorded:{tmp_path / 'a'}", a, data[:12], instrument=QUICK)
+
+
+def test_what_is_not_finite_is_said_and_everything_before_it_measured():
+    a = llama()
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b.model.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
+    profile = lisse.drift(a, b, tokens(), instrument=QUICK)
+    assert any("From model.layers.1 on, 24 of 24 samples are not finite" in note for note in profile.notes)
+    assert profile.notes[0].startswith("B parts from A at model.layers.1")
+    assert value(profile, "drift", "model.layers.0") == 0
+
+
+def test_other_vocabularies_and_shapes_are_a_plain_sentence():
+    a = llama()
+    with pytest.raises(ValueError, match="got what B does not run on"):
+        lisse.drift(a, Plain(), tokens(), instrument=QUICK)
+    b = llama(layers=2, seed=1)
+    profile = lisse.drift(a, b, tokens(), instrument=QUICK)
+    assert any("1 layers of A have no counterpart: model.layers.2" in note for note in profile.notes)
+    with pytest.raises(ValueError, match="data must be given"):
+        lisse.drift(a, a)
+
+
+def test_an_interrupted_comparison_goes_on_and_gives_the_same(tmp_path):
+    a = llama()
+    b = copy.deepcopy(a)
+    scaled("model.layers.1.mlp.up_proj.weight", 1.1)(b)
+    kept = lisse.drift(a, b, tokens(), instrument=QUICK, cache=tmp_path)
+    again = lisse.drift(a, b, tokens(), instrument=QUICK, cache=tmp_path)
+    assert kept.parts == again.parts
+    assert again.provenance["forwards"]["patched"] == 0 < kept.provenance["forwards"]["patched"]
+    assert kept.parts == lisse.drift(a, b, tokens(), instrument=QUICK).parts
+    other = lisse.drift(b, a, tokens(), instrument=QUICK, cache=tmp_path)
+    assert other.provenance["forwards"]["patched"] > 0
+
+
+def test_batches_bound_what_is_held_and_do_not_change_what_is_found():
+    a = llama()
+    b = copy.deepcopy(a)
+    scaled("model.layers.1.mlp.up_proj.weight", 1.1)(b)
+    large, small = (lisse.drift(a, b, tokens(), instrument=QUICK, batch=size) for size in (24, 5))
+    assert first(large) == first(small)
+    assert value(large, "injected", "model.layers.1") == pytest.approx(
+        value(small, "injected", "model.layers.1"), rel=1e-4
+    )
+    runs = [Run(model, lisse.as_dataset(tokens()), memory="20KB") for model in (a, b)]
+    pair = RunPair(*runs)
+    assert pair.step([layer.a for layer in pair.layers]) < 24
+
+
+def test_it_is_an_instrument_of_two_networks():
+    a = llama()
+    profile = lisse.measure(a, tokens(), QUICK)
+    assert "looks at 2 networks" in profile.notes[0]
+    runs = [Run(model, lisse.as_dataset(tokens())) for model in (a, a)]
+    with pytest.raises(ValueError, match="must be for two networks, got sensitivity"):
+        profile_of_pair(RunPair(*runs), lisse.instruments.Sensitivity())
+
+
+def test_the_networks_are_left_as_they_were():
+    a, b = llama().train(), llama(seed=1).train()
+    before = [parameter.clone() for parameter in (*a.parameters(), *b.parameters())]
+    lisse.drift(a, b, tokens(), instrument=QUICK)
+    assert all(torch.equal(*pair) for pair in zip(before, (*a.parameters(), *b.parameters()), strict=True))
+    assert a.training
+    assert b.training
+    assert not any(module._forward_hooks or module._forward_pre_hooks for model in (a, b) for module in model.modules())
