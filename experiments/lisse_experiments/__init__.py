@@ -20,6 +20,7 @@ PAPERS: dict[str, str] = {
     "masked_autoencoders": "five questions about masked autoencoders: kernels, stability, decoders, masked patches",
     "regularity": "how much attention stretches, against its bounds, and negation in a masked language model",
     "recipes": "what adversaries, penalties, AugMix and deformations buy in training, and what they cost",
+    "early_warning": "which watched quantity tells of a training that diverges before its loss does",
     "isometry": "networks that keep distances within classes: linked rings, a torus, and MNIST under attack",
 }
 
