@@ -161,3 +161,14 @@ BAD = [
 def test_bad_input(make, kind, match):
     with pytest.raises(kind, match=match):
         make()
+
+
+def test_samples_that_are_there_twice_are_counted_once():
+    images = torch.rand(30, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    twice = torch.cat([images, images[:12]])
+    assert Dataset("once", images).distinct() == 30
+    assert Dataset("twice", twice, torch.arange(42)).distinct() == 30  # a label makes no other sample
+    assert Dataset("parts", {"a": twice, "b": torch.arange(42) % 30}).distinct() == 30
+    assert Dataset("parts", {"a": twice, "b": torch.arange(42)}).distinct() == 42
+    assert Dataset("pairs", twice, partner=Dataset("other", torch.arange(42.0)[:, None])).distinct() == 42
+    assert Dataset("many", torch.arange(2500) % 1100).distinct() == 1100

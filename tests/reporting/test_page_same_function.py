@@ -229,6 +229,25 @@ def test_samples_of_one_class_judge_no_answer():
     )
 
 
+def test_samples_that_are_there_several_times_decide_nothing():
+    data, other = images(), copy.deepcopy(trained())
+    with torch.no_grad():
+        other[5].weight *= torch.rand(32, 32, generator=torch.Generator().manual_seed(0)).round()
+    fourfold = Dataset("fourfold", torch.cat([data.inputs[:24]] * 4), torch.cat([data.targets[:24]] * 4))
+    instruments = [Sensitivity(samples=32, points=0, draws=96, max_iter=5)]
+
+    def answer(samples: Dataset) -> str:
+        models = {"whole": trained(), "thinned": other}
+        profiles = [lisse.measure(model, samples, instruments, name=name) for name, model in models.items()]
+        return " ".join(sentence.text for sentence in verdict(profiles) if sentence.topic == "overall")
+
+    assert "than" in answer(data)
+    assert answer(fourfold) == (
+        "Nothing here tells thinned and whole apart: many samples are in the data more than once, which p values take "
+        "for new ones, in margin."
+    )
+
+
 def test_all_blocks_or_every_second_are_no_difference():
     torch.manual_seed(2)
     model = Residual()

@@ -258,6 +258,15 @@ class Dataset:
             self._digests["tensors"] = self._digest(tensors, partner)
         return self._digests["tensors"]
 
+    def distinct(self) -> int:
+        """How many of the samples are different ones: by their texts, else by all that a network is given of them."""
+        if "distinct" not in self._digests:
+            tensors = list(_keyed(self.inputs).values()) if self.texts is None else [self.texts]
+            if self.partner is not None:
+                tensors += _keyed(self.partner.inputs).values()
+            self._digests["distinct"] = str(len(set(_row_digests(tensors, len(self)))))
+        return int(self._digests["distinct"])
+
     def _digest(self, tensors: Mapping[str, Tensor | None], partner: str) -> str:
         digest = hashlib.blake2b(digest_size=16)
         for key, value in tensors.items():
@@ -300,6 +309,15 @@ def check_seed(function: str, seed: int) -> None:
         raise error(
             f"{function}: seed must be an integer of at most 64 bits, got {seed!r}. Any number such as 0 will do."
         )
+
+
+def _row_digests(tensors: Sequence[Tensor], n: int) -> Iterator[bytes]:
+    """A digest of every row of all tensors together, a few rows in memory at a time."""
+    for start in range(0, n, 1000):
+        parts = [tensor[start : start + 1000].detach().cpu().contiguous() for tensor in tensors]
+        blocks = [part.reshape(len(part), -1).view(torch.uint8).numpy() for part in parts if part.numel()]
+        for row in range(min(1000, n - start)):
+            yield hashlib.blake2b(b"".join(block[row].tobytes() for block in blocks), digest_size=16).digest()
 
 
 def _keyed(inputs: Any) -> dict[str, Tensor]:
@@ -430,3 +448,7 @@ class Drawn(Dataset):
     def tensor_fingerprint(self) -> str:
         """That of the data, whatever the order."""
         return self.base.tensor_fingerprint()
+
+    def distinct(self) -> int:
+        """That of the data, whatever the order."""
+        return self.base.distinct()

@@ -387,6 +387,7 @@ def provenance_of(run: Run, name: str | None, seconds: float) -> dict[str, Any]:
     """Plain JSON: enough to make the same numbers again, and to know when two profiles cannot be compared."""
     card = getattr(run.model, "lisse", None)
     data: dict[str, Any] = {"name": run.data.name, "samples": len(run.data), "fingerprint": run.fingerprints["data"]}
+    data["distinct"] = run.data.distinct()
     labels = run.data.targets
     if labels is not None and labels.ndim == 1 and not labels.is_floating_point() and len(labels):
         data["labels"] = len(labels.unique())

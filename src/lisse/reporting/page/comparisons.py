@@ -40,11 +40,12 @@ LEVEL = 0.95
 AGREEING = 1e-3
 _FEW = 20  # samples below which a bootstrap is too narrow
 _DEPTH_RESAMPLES = 999  # of a number over depth, which is computed once for every regular choice of layers
+_DISTINCT = 0.9  # of samples that must be different ones: a sample that counts twice makes chance look like certainty
 _PRINTED = 1e-3  # of a row's value: how near the statistic of its samples must come to be what was printed
 
 Reason = Literal[
-    "apart", "overlap", "open", "equal", "denominator", "same function", "one class", "no interval", "not alike",
-    "not as far", "no value",
+    "apart", "overlap", "open", "equal", "denominator", "same function", "one class", "repeated", "no interval",
+    "not alike", "not as far", "no value",
 ]  # fmt: skip
 Way = Literal["samples", "clouds", "networks", "intervals"]
 ModelPair = tuple[PageModel, PageModel]
@@ -120,7 +121,10 @@ def _raw_comparison(entries: Entries, heading: Heading, both: tuple[Entry, Entry
     a, b = (entry.row for entry in both)
     if not math.isfinite(a.value) or not math.isfinite(b.value):
         return Comparison(heading, both, "no value")
-    if a.layer is None and entries.models[both[0].model].data.get("labels") == 1:
+    data = entries.models[both[0].model].data
+    if data.get("distinct", math.inf) < _DISTINCT * data.get("samples", 0):
+        return Comparison(heading, both, "repeated")
+    if a.layer is None and data.get("labels") == 1:
         # Where all labels are alike, a network that never answers anything else is right, unmoved and robust.
         return Comparison(heading, both, "one class")
     roles = {role_of(entries.models[entry.model].profile, entry.row.layer) for entry in both} - {None}

@@ -27,6 +27,7 @@ WHY = {
     "equal": "they are equal on every sample in",
     "same function": "they answer alike on every sample, so that only how one function is written can differ in",
     "one class": "all samples are of one class, which a constant answer gets right, in",
+    "repeated": "many samples are in the data more than once, which p values take for new ones, in",
     "no interval": "there are no intervals to go by for",
     "not alike": "they were not measured alike in",
     "not as far": "they were not read up to the same block for",
@@ -192,6 +193,7 @@ def _comparison_words(comparison: Comparison, names: dict[int, str]) -> str:
             "same function": "The two answer alike on every sample, by all numbers from input to output: this "
             "differs by how one function is written, and judges nothing.",
             "one class": "All samples are of one class, which a constant answer gets right, so this judges nothing.",
+            "repeated": "Many samples are in the data more than once, which no interval knows: not compared.",
             "no interval": f"These are numbers of {n} samples without intervals: for others the order may differ.",
             "not alike": f"They were not measured alike ({_unlike(first, second)}), so they are not compared.",
             "not as far": "One was not read up to its last block, so they are not compared.",
