@@ -15,12 +15,13 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,8 @@ from lisse.instruments import Isometry, Robustness, Sensitivity, Stability, Topo
 from lisse.networks.attack import attack
 from lisse.profile import Profile
 from lisse.reporting.page.headline import headline_rows
+
+Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Case(NamedTuple):
@@ -178,6 +181,129 @@ def same_functions() -> Iterator[Case]:
         "meaningless",
         next(note for note in notes if "never seen data" in note),
     )
+
+
+class Written(nn.Module):
+    """A network, with something done to what enters it and to what leaves it, by no module."""
+
+    def __init__(self, network: nn.Module, *, before: Function = lambda x: x, after: Function = lambda x: x) -> None:
+        super().__init__()
+        self.network, self.before, self.after = copy.deepcopy(network), before, after
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.network(self.before(x)))
+
+
+class Functional(nn.Module):
+    """The matrices of a network, with `torch.relu` between them in place of modules."""
+
+    def __init__(self, network: nn.Sequential) -> None:
+        super().__init__()
+        self.matrices = nn.ModuleList(module for module in copy.deepcopy(network) if isinstance(module, nn.Linear))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        for matrix in self.matrices[:-1]:
+            x = torch.relu(matrix(x))
+        return self.matrices[-1](x)
+
+
+def written_otherwise() -> Iterator[Case]:
+    """One function written in two ways, and data that cannot tell networks apart; none of these was in the issue."""
+    data = blobs()
+    torch.manual_seed(0)
+    layers = [nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()]
+    plain = fitted(nn.Sequential(*layers, nn.Linear(32, 10)), data)
+    base = measured(plain, "plain", data)
+
+    def beside(done: str, before: str, network: nn.Module, first: Profile = base) -> Case:
+        return Case(done, before, SAME, said(first, measured(network.eval(), "other", data)))
+
+    gentler = "plain is gentler to the shape of its data than other"
+    harder = f"other is harder to move across a boundary (judged by its gradient) than plain; {gentler}"
+    yield beside("`return net(x) / 2`", gentler, Written(plain, after=lambda x: x / 2))
+    yield beside("`return F.log_softmax(net(x), 1)`", gentler, Written(plain, after=lambda x: x.log_softmax(1)))
+    yield beside("`return net(x).softmax(1)`", harder, Written(plain, after=lambda x: x.softmax(1)))
+    half = Written(copy.deepcopy(plain).bfloat16(), before=lambda x: x.bfloat16(), after=lambda x: x.float())
+    yield beside("weights and activations in bfloat16", gentler, half)
+    yield beside("weights rounded to bfloat16", "no difference", copy.deepcopy(plain).bfloat16().float())
+    yield beside(
+        "`torch.relu` in place of `nn.ReLU`", "chance explains the difference in shape, R_f, …", Functional(plain)
+    )
+    channels, folded = copy.deepcopy(plain), copy.deepcopy(plain)
+    with torch.no_grad():
+        factors = torch.logspace(-1, 1, 32)
+        channels[5].weight *= factors[:, None]
+        channels[5].bias *= factors
+        channels[7].weight /= factors
+        folded[1].bias += folded[1].weight.sum(1) * 0.5
+        folded[1].weight *= 0.25
+    yield beside(
+        "one constant per channel of the last hidden layer", "chance explains the difference in shape, R_f, …", channels
+    )
+    outside = measured(Written(folded, before=lambda x: (x - 0.5) / 0.25), "plain", data)
+    yield Case("a normalisation folded into the first layer", "no difference", SAME, said(base, outside))
+    torch.manual_seed(2)
+    parts = [[nn.Conv2d(a, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()] for a in (1, 8, 8)]
+    end = [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 10)]
+    normed = fitted(nn.Sequential(*itertools.chain(*parts), *end), data, epochs=10)
+    fused = [
+        part
+        for conv, norm, relu in zip(normed[:9:3], normed[1:9:3], normed[2:9:3], strict=True)
+        for part in (torch.nn.utils.fuse_conv_bn_eval(conv, norm), relu)
+    ]
+    both = measured(normed, "plain", data), nn.Sequential(*fused, *copy.deepcopy(list(normed[9:])))
+    yield beside("batch norms folded into their convolutions", "no difference", both[1], both[0])
+    torch.manual_seed(1)
+    residual = fitted(Encoder(), data)
+    longer = copy.deepcopy(residual)
+    longer.blocks.append(Block(24))
+    for parameter in longer.blocks[-1].second.parameters():
+        nn.init.zeros_(parameter)
+    yield beside("a residual block that adds 0 behind the last one", "no difference", longer,
+                 measured(residual, "plain", data))  # fmt: skip
+    yield beside("the same network inside another module", "no difference", Written(plain))
+    torch.manual_seed(4)
+    second = fitted(nn.Sequential(*copy.deepcopy(layers), nn.Linear(32, 10)), data)
+    constant = copy.deepcopy(plain)
+    constant[-1].bias.data[3] += 100
+    one = dataclasses.replace(data, targets=torch.full((len(data),), 3))
+    fourfold = Dataset("fourfold", torch.cat([data.inputs[:60]] * 4), torch.cat([data.targets[:60]] * 4))
+    yield Case(
+        "a network, and one that always answers class 3, on samples of class 3",
+        "constant is more accurate and more robust to corruptions than plain",
+        "it answers nothing else",
+        said(*(measured(network, name, one) for name, network in (("plain", plain), ("constant", constant)))),
+    )
+    yield Case(
+        "two networks on 60 samples, each of them four times in the data",
+        "other is smoother than plain by relative stretch, harder to move across a boundary (judged by its gradient), "
+        "more accurate, more robust to a screening gradient attack and more robust to corruptions",
+        "there are 60",
+        said(*(measured(network, name, fourfold) for name, network in (("plain", plain), ("other", second)))),
+    )
+    enclosed = [enclosing(activation) for activation in (torch.relu, torch.tanh)]
+    yield Case(
+        "two networks of equal weights and one class made by a function, which encloses another activation in each",
+        "they are the same network, weight for weight",
+        "they are two functions",
+        said(*(measured(network, name, data) for name, network in zip(("relu", "tanh"), enclosed, strict=True))),
+    )
+
+
+def enclosing(activation: Function) -> nn.Module:
+    """A network whose activation is no part of it, but of the function that made its class."""
+    torch.manual_seed(3)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.head = nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(32, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(activation(self.second(activation(self.first(x.flatten(1))))))
+
+    return Net().eval()
 
 
 def published(depth: int) -> nn.Module:
@@ -368,7 +494,10 @@ def robust_pair(images: int = 2000, epochs: int = 20) -> Iterator[Case]:
     )
 
 
-GROUPS = {group.__name__: group for group in (same_functions, published_resnets, demo, text_models, robust_pair)}
+GROUPS = {
+    group.__name__: group
+    for group in (same_functions, written_otherwise, published_resnets, demo, text_models, robust_pair)
+}
 
 
 def main() -> None:
