@@ -1,6 +1,8 @@
 """Drift on small networks: planted faults are named by layer and part, and what changes nothing raises no alarm."""
 
 import copy
+import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from lisse.instruments.drift import Drift
 from lisse.run import Run, RunPair
 from lisse.run.pair import profile_of_pair
 
-QUICK = Drift(samples=24, noise=16, swaps=16)
+QUICK = Drift(samples=24, noise=16, swaps=16, likeness=False)
 
 
 def llama(layers=3, seed=0, **options):
@@ -104,6 +106,82 @@ def test_a_planted_fault_is_named(fault, layer, part):
     assert f"B parts from A at {layer}, in its {part}: " in profile.notes[0]
 
 
+def residual_dropped(model):
+    """The sum goes on with nine tenths of what it was: no module's work, and before the norm that meets it first."""
+    layer = model.model.layers[1]
+
+    def forward(hidden_states, **options):
+        mixed, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **options)
+        between = 0.9 * hidden_states + mixed
+        return between + layer.mlp(layer.post_attention_layernorm(between))
+
+    layer.forward = forward
+
+
+def other_scale_of_logits(model):
+    model.model.layers[2].self_attn.scaling *= 1.2
+
+
+@pytest.mark.parametrize(
+    ("fault", "layer", "words"),
+    [
+        (residual_dropped, "model.layers.1", "what enters model.layers.1.post_attention_layernorm"),
+        (other_scale_of_logits, "model.layers.2", "what enters model.layers.2.self_attn.o_proj"),
+        (scaled("model.norm.weight"), "output", "model.norm"),
+    ],
+)
+def test_what_no_module_does_is_said_by_where_it_is_first_seen(fault, layer, words):
+    a = llama()
+    b = copy.deepcopy(a)
+    fault(b)
+    profile = lisse.drift(a, b, tokens(), instrument=QUICK)
+    assert first(profile) == (layer, "head" if layer == "output" else "attention")
+    assert f"In {layer}, what differs by itself: {words}." in profile.notes
+
+
+def test_clouds_and_attention_are_compared():
+    a = llama()
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b.model.layers[1].self_attn.q_proj.weight.mul_(2)
+    profile = lisse.drift(a, b, tokens(), instrument=dataclasses.replace(QUICK, likeness=True))
+    for quantity, at in (("topology_change", {"dim": 0}), ("token_distance", {"p": 1.0}), ("attention_change", {})):
+        layer = "model.layers.{}.self_attn" if quantity == "attention_change" else "model.layers.{}"
+        assert value(profile, quantity, layer.format(0), **at) == 0
+        assert value(profile, quantity, layer.format(1), **at) > 1e-5
+    largest = value(profile, "token_distance", "model.layers.1", p=math.inf)
+    assert largest > value(profile, "token_distance", "model.layers.1", p=1.0)
+    assert value(profile, "cka", "model.layers.0") == pytest.approx(1)
+    assert value(profile, "aligned", "model.layers.1") <= value(profile, "drift", "model.layers.1") * 1.1
+
+
+def test_a_fault_of_few_samples_says_of_how_many():
+    a, data = llama(), tokens(40)
+    data["input_ids"][data["input_ids"] == 7] = 8
+    data["input_ids"][:5, 3] = 7
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b.model.embed_tokens.weight[7] *= 2
+    profile = lisse.drift(a, b, data, instrument=Drift(samples=40, noise=40, swaps=40, likeness=False))
+    assert first(profile) == ("stem", "embedding")
+    assert ", in 5 of 40 samples" in profile.notes[0]
+    few = {key: rows[:3] for key, rows in data.items()}
+    profile = lisse.drift(a, b, few, instrument=QUICK)
+    assert first(profile) == ("stem", "embedding")
+    assert any("fewer than 7 samples" in note for note in profile.notes)
+
+
+def test_two_recordings_are_compared_as_far_as_they_go(tmp_path):
+    for name, factor in (("a", 1.0), ("b", 1.5)):
+        (tmp_path / name).mkdir()
+        rows = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+        save_file({"layer.0": rows, "layer.1": factor * rows}, tmp_path / name / "layers.safetensors")
+    profile = lisse.drift(*(f"recorded:{tmp_path / name}" for name in ("a", "b")), instrument=QUICK)
+    assert value(profile, "drift", "layer.1") == pytest.approx(0.5)
+    assert not [row for row in profile.rows if row.quantity == "injected"]
+    assert "in which layer cannot be said" in profile.notes[0]
+
+
 @pytest.mark.parametrize(
     "change", [lambda model: model, heads_swapped_in_all_four, nn.Module.double, nn.Module.bfloat16]
 )  # fmt: skip
@@ -120,7 +198,7 @@ def test_a_fault_is_injected_where_it_is_and_inherited_behind_it():
     a = llama()
     b = copy.deepcopy(a)
     scaled("model.layers.1.mlp.up_proj.weight", 1.1)(b)
-    profile = lisse.drift(a, b, tokens(), instrument=Drift(samples=24, noise=16, swaps=16, alone=True))
+    profile = lisse.drift(a, b, tokens(), instrument=dataclasses.replace(QUICK, alone=True))
     assert value(profile, "injected", "model.layers.0") == value(profile, "drift", "model.layers.0") == 0
     assert value(profile, "injected", "model.layers.1") == value(profile, "drift", "model.layers.1") > 1e-4
     assert value(profile, "injected", "model.layers.2") == 0
@@ -210,6 +288,13 @@ def test_other_vocabularies_and_shapes_are_a_plain_sentence():
     b = llama(layers=2, seed=1)
     profile = lisse.drift(a, b, tokens(), instrument=QUICK)
     assert any("1 layers of A have no counterpart: model.layers.2" in note for note in profile.notes)
+    narrow = llama(seed=1)
+    narrow.resize_token_embeddings(8)
+    with pytest.raises(ValueError, match="vocabulary may be smaller"):
+        lisse.drift(a, narrow, tokens(), instrument=QUICK)
+    wide = llama(seed=1)
+    wide.resize_token_embeddings(60)
+    assert any("they have other shapes" in note for note in lisse.drift(a, wide, tokens(), instrument=QUICK).notes)
     with pytest.raises(ValueError, match="data must be given"):
         lisse.drift(a, a)
 

@@ -39,7 +39,7 @@ def decomposition(a: Tensor, b: Tensor, forced: Tensor) -> SplitDifference:
 
 def norms(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """Euclidean norms of the samples of ``[n, …]``, of the tokens that ``mask`` ``[n, t]`` lets count: ``[n]``."""
-    return _masked(values, mask).flatten(1).double().norm(dim=1)
+    return valid_part(values, mask).flatten(1).double().norm(dim=1)
 
 
 def relative_difference(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -55,7 +55,7 @@ def ratio(above: Tensor, below: Tensor) -> Tensor:
 
 def sample_cosine(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """Cosine of the angle between samples of ``[n, …]``: ``[n]``; NaN where one of them is 0."""
-    a, b = (_masked(part, mask).flatten(1).double() for part in _pair("sample_cosine", a, b))
+    a, b = (valid_part(part, mask).flatten(1).double() for part in _pair("sample_cosine", a, b))
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
@@ -151,7 +151,7 @@ def _pair(where: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-def _masked(values: Tensor, mask: Tensor | None) -> Tensor:
+def valid_part(values: Tensor, mask: Tensor | None) -> Tensor:
     """Values of tokens that do not count are 0, where a mask ``[n, t]`` fits ``[n, t, …]``."""
     if mask is None or values.ndim < 3 or values.shape[:2] != mask.shape:
         return values

@@ -165,6 +165,8 @@ class RunPair:
         The precision is that of the other side where the two differ, and else one with more digits. With words for it.
         """
         side: PairSide = "a" if self.is_live("a") else "b"
+        if not self.is_live(side):
+            return
         run, other = self.side(side), self.side("b" if side == "a" else "a")
         layers = tuple(replace(layer, a=getattr(layer, side), b=getattr(layer, side)) for layer in self.layers)
         names = (self.names[side == "b"],) * 2

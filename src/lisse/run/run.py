@@ -124,6 +124,15 @@ class Run:
         name = last_block({tap.name: tap.role for tap in self.taps})
         return next((tap for tap in self.taps if tap.name == name), None)
 
+    @cached_property
+    def attention_taps(self) -> tuple[Tap, ...]:
+        """Where attention gives its weights, in order; none where the network has no attention that does."""
+        batch = next(iter(self.data.batches(min(3, len(self)), stop=min(3, len(self)), device=self.device)))
+        try:
+            return tuple(find(self.model, batch.inputs, attention=True, statistics=self.statistics))
+        except ValueError:
+            return ()
+
     # -- activations ---------------------------------------------------------------------------------------------
 
     def recording(self, n: int | None = None) -> Recording:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,18 +14,36 @@ import torch
 from torch import Tensor, nn
 
 from lisse.data import as_dataset
-from lisse.instruments.drift.parts import culprits, effects, inside, own_differences, side_of
-from lisse.instruments.drift.passes import ORDERS, layer_differences, singles, swaps
+from lisse.instruments.drift.likeness import CLOUD
+from lisse.instruments.drift.parts import (
+    LEAST_TESTED,
+    chances,
+    culprits,
+    effects,
+    inside,
+    modules_in_words,
+    own_differences,
+    side_of,
+)
+from lisse.instruments.drift.passes import FEW_TOKENS, ORDERS, attention_differences, layer_differences, singles, swaps
 from lisse.instruments.drift.words import Finding, sentence
-from lisse.maths.drift import floor_of, parting
+from lisse.maths.drift import floor_of
 from lisse.models import load_model
 from lisse.networks.recorded import Recorded
-from lisse.profile import Chart, Line, Panel, Part, Profile, Quantity, Row
+from lisse.profile import Chart, Line, Panel, Part, Profile, Quantity, Row, Value
 from lisse.progress import Bar, Listener
 from lisse.run import Instrument, Order, Run, RunPair, level_option, option, profile_of_pair
 from lisse.run.pair import recorded_dtype
 from lisse.run.rows import Layer, clouds_row, largest_row, sample_row, value_row
 from lisse.taps import Tap
+
+#: Numbers of clouds: their key, the quantity, its coordinates.
+CLOUDS: tuple[tuple[str, str, dict[str, Value]], ...] = (
+    ("cka", "cka", {}),
+    ("aligned", "aligned", {}),
+    ("holes0", "topology_change", {"dim": 0}),
+    ("holes1", "topology_change", {"dim": 1}),
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,7 @@ class Drift(Instrument):
     noise: int = option(64, "samples by which noise is measured", quick=24, usual=48, least=1)
     swaps: int = option(64, "samples on which layers are swapped", quick=24, usual=48, least=1)
     margin: float = option(3.0, "times the largest noise that counts as more than noise", above=0)
+    likeness: bool = option(True, "also compare attention, and clouds: similarity, holes, tokens", quick=False)
     alone: bool = option(False, "put each layer of B into A alone, and measure the change of the answer")
     level: float = level_option()
 
@@ -100,6 +120,21 @@ class Drift(Instrument):
         Quantity("cka", "similarity (CKA)", "Linear centred kernel alignment of clouds of twenty samples, unbiased.",
                  reference="[kornblith2019]", better="higher", neutral=1.0),
         Quantity(
+            "topology_change", "change of the diagram",
+            "W1 between the persistence diagrams of a cloud in A and in B, over that to a diagram without bars.",
+            r"W_1(D_A, D_B) / W_1(D_A, \emptyset)", better="lower",
+        ),
+        Quantity(
+            "token_distance", "between tokens as measures",
+            "W_p between the tokens of a sample in A and in B as measures, over their mean norm in A.",
+            r"W_p(\mu_A, \mu_B) / \overline{\|x\|}", scale="log", better="lower",
+        ),
+        Quantity(
+            "attention_change", "change of attention",
+            "How much of its attention a query gives to other keys, the mean of heads and queries.",
+            r"\frac12 \sum_j |A_{ij} - B_{ij}|", better="lower",
+        ),
+        Quantity(
             "output_share", "share of the output's change",
             "The share of the change of the answer that comes with this layer, while layers are swapped one by one.",
             r"\langle z_j - z_{j-1}, z_k - z_0\rangle / \|z_k - z_0\|^2",
@@ -133,7 +168,7 @@ class Drift(Instrument):
         notes = list(pair.notes)
         taps = [getattr(layer, side) for layer in pair.layers for side in ("a", "b")]
         numbers = pair.blocks(
-            self, "layers", n, lambda start, stop: layer_differences(pair, start, stop), pair.step(taps)
+            self, "layers", n, functools.partial(layer_differences, pair, full=self.likeness), pair.step(taps)
         )
         floors, kinds = self._floors(pair, notes)
         rows = list(self._layer_rows(pair, numbers, floors, n))
@@ -145,9 +180,10 @@ class Drift(Instrument):
             shares = self._shares(pair, finding, notes)
             first = [row for row in shares if row.layer == finding.first]
             share = next((row for row in first if row.at["order"] == "both"), first[0] if first else None)
-            part, effect = self._part(pair, finding.first, kinds)
-            rows += [*shares, *effect, self._first_row(pair, finding.first, part, share, n)]
-            finding = replace(finding, part=part)
+            parts, effect = self._part(pair, finding.first, kinds, notes)
+            rows += [*shares, *effect, self._first_row(pair, finding.first, parts, share, n)]
+            finding = replace(finding, parts=parts)
+        rows += self._attention_rows(pair) if self.likeness else []
         if self.alone and pair.is_live("a") and pair.is_live("b"):
             count = pair.take(self.swaps)
             values = pair.blocks(self, "alone", count, lambda start, stop: singles(pair, start, stop), pair.step(taps))
@@ -159,8 +195,23 @@ class Drift(Instrument):
         drift = next((row for row in rows if row.quantity == "drift" and row.layer == pair.output), None)
         return self.part_of(rows, [sentence(pair.names, finding, share, drift), *dict.fromkeys(notes)])
 
-    def _first_row(self, pair: RunPair, name: str, part: str | None, share: Row | None, n: int) -> Row:
-        spot, at = _spot(pair, name), {"part": part or "unknown"}
+    def _attention_rows(self, pair: RunPair) -> list[Row]:
+        """How attention differs, layer by layer, of a few samples; nothing where there is none to see."""
+        taps = {tap.name: tap for tap in pair.a.attention_taps}
+        if not taps or not pair.b.attention_taps:
+            return []
+        values = pair.blocks(
+            self, "attention", pair.take(FEW_TOKENS), functools.partial(attention_differences, pair),
+            pair.step(list(taps.values())),
+        )  # fmt: skip
+        return [
+            sample_row("attention_change", values[f"maps/{name}"], tap, generator=pair.generator(f"maps {name}"),
+                       level=self.level)
+            for name, tap in taps.items() if f"maps/{name}" in values
+        ]  # fmt: skip
+
+    def _first_row(self, pair: RunPair, name: str, parts: Sequence[str], share: Row | None, n: int) -> Row:
+        spot, at = _spot(pair, name), {"part": next(iter(parts), "unknown")}
         if share is None:
             return Row("first_parting", math.nan, "estimate", n, name, spot.depth, at=at)
         return Row("first_parting", share.value, share.kind, share.n, name, spot.depth, share.low, share.high, at)
@@ -205,9 +256,16 @@ class Drift(Instrument):
                 if len(finite):
                     generator = pair.generator(f"{quantity} {spot.name}")
                     yield sample_row(quantity, finite, spot, generator=generator, level=self.level)
-            for quantity, size in (("cka", 20), ("aligned", pair.b.batch)):
-                if (clouds := numbers.get(f"{quantity}/{spot.name}")) is not None:
-                    yield clouds_row(quantity, clouds, min(size, n), spot, level=self.level, most=1.0)
+            for key, quantity, at in CLOUDS:
+                if (clouds := numbers.get(f"{key}/{spot.name}")) is not None:
+                    size = n if key == "aligned" else CLOUD
+                    least, most = (-1.0, 1.0) if key == "cka" else (0.0, math.inf)
+                    yield clouds_row(quantity, clouds, size, spot, at, level=self.level, least=least, most=most)
+            for key, order in (("tokens1", 1.0), ("tokensinf", math.inf)):
+                if (values := numbers.get(f"{key}/{spot.name}")) is not None:
+                    generator = pair.generator(f"{key} {spot.name}")
+                    at = {"p": order}
+                    yield sample_row("token_distance", values, spot, at, generator=generator, level=self.level)
             if (floor := floors.get(f"injected/{spot.name}")) is not None:
                 yield largest_row("noise_floor", (self.margin * floor).clamp_min(_least(pair)), "lower", spot)
         for quantity in ("prediction_divergence", "changed_decisions"):
@@ -224,29 +282,37 @@ class Drift(Instrument):
         spots = [layer.name for layer in pair.alike] + [pair.output]
         names = [name for name in spots if f"injected/{name}" in numbers]
         p = dict(zip(names, self._p(pair, numbers, floors, "injected", names), strict=True))
-        layers = [name for name in names if p[name] <= 1 - self.level]
-        output = f"drift/{pair.output}" in numbers
-        answer = self._p(pair, numbers, floors, "drift", [pair.output], margin=1.0) if output else [0.0]
-        if n < 7:
-            notes.append(f"{n} samples are few: layers part where every sample is above the noise, at no level.")
-        parts = answer[0] <= 1 - self.level
-        return Finding(layers[0] if layers else None, None, layers, parts), p
+        layers, few = [name for name in names if p[name] <= 1 - self.level], None
+        answer = self._p(pair, numbers, floors, "drift", [pair.output], margin=1.0)
+        output_parts = answer[0] <= 1 - self.level if answer else True  # answers of two shapes are no noise
+        if n < LEAST_TESTED:
+            notes.append(
+                f"With fewer than {LEAST_TESTED} samples a layer parts where all are above the noise, at no level."
+            )
+        elif names and output_parts and not layers:  # in few samples, but far: the answer is sure, the layer likely
+            values, floor = self._table(numbers, floors, "injected", names)
+            hits = (values > floor_of(floor, margin=self.margin, least=_least(pair))).sum(0).tolist()
+            layers = [name for name, count in zip(names, hits, strict=True) if count]
+            few = (max(hits), n) if layers else None
+        return Finding(layers, (), output_parts, few, bool(names)), p
 
     def _p(
         self, pair: RunPair, numbers: Mapping[str, Tensor], floors: Mapping[str, Tensor], quantity: str,
         names: Sequence[str], *, margin: float | None = None,
     ) -> list[float]:  # fmt: skip
-        if not names:
+        if not all(f"{quantity}/{name}" in numbers for name in names) or not names:
             return []
-        values = torch.stack([numbers[f"{quantity}/{name}"] for name in names], 1).nan_to_num(nan=torch.inf)
-        count = max([len(floor) for floor in floors.values()], default=len(values))
-        silent = torch.zeros(count, dtype=torch.float64)
-        floor = torch.stack([floors.get(f"{quantity}/{name}", silent) for name in names], 1)
+        values, floor = self._table(numbers, floors, quantity, names)
         margin = self.margin if margin is None else margin
-        if len(values) < 7:
-            above = values > floor_of(floor, margin=margin, least=_least(pair))
-            return (1.0 - above.all(0).double()).tolist()
-        return [float(chance) for chance in parting(values, floor, margin=margin, least=_least(pair))]
+        return [float(chance) for chance in chances(values, floor, margin=margin, least=_least(pair))]
+
+    def _table(
+        self, numbers: Mapping[str, Tensor], floors: Mapping[str, Tensor], quantity: str, names: Sequence[str]
+    ) -> tuple[Tensor, Tensor]:
+        """Differences ``[n, L]`` and noise ``[m, L]`` of these layers."""
+        values = torch.stack([numbers[f"{quantity}/{name}"] for name in names], 1).nan_to_num(nan=torch.inf)
+        silent = torch.zeros(max([len(floor) for floor in floors.values()], default=len(values)), dtype=torch.float64)
+        return values, torch.stack([floors.get(f"{quantity}/{name}", silent) for name in names], 1)
 
     def _shares(self, pair: RunPair, finding: Finding, notes: list[str]) -> list[Row]:
         """What each layer that parts is of the change of the answer, in both orders and between them."""
@@ -257,8 +323,9 @@ class Drift(Instrument):
             values = pair.blocks(
                 self, key, count, lambda start, stop: swaps(pair, finding.layers, start, stop), pair.step(taps)
             )
-        except ValueError as error:  # answers of two shapes, or none that is finite
-            notes.append(f"Layers were not swapped: {error}")
+        except ValueError as error:  # answers of two shapes, or one that is not finite
+            reason = "one of them is not finite" if "finite" in str(error) else "they have other shapes"
+            notes.append(f"Layers were not swapped, for there is no change between the answers: {reason}.")
             return []
         rows = []
         for name in (*finding.layers, "rest"):
@@ -274,12 +341,14 @@ class Drift(Instrument):
                     rows.append(sample_row("output_share", finite, spot, at, generator=generator, level=self.level))
         return rows
 
-    def _part(self, pair: RunPair, name: str, kinds: Sequence[tuple[str, RunPair]]) -> tuple[str | None, list[Row]]:
-        """The part of the first layer whose difference alone changes the answer most, and what each of them does."""
+    def _part(
+        self, pair: RunPair, name: str, kinds: Sequence[tuple[str, RunPair]], notes: list[str]
+    ) -> tuple[list[str], list[Row]]:
+        """The parts of a layer whose difference alone changes the answer most, in order, and what each of them does."""
         if side_of(pair) is None:
-            return None, []
+            return [], []
         if not (twins := inside(pair, name)):
-            return ("head" if name == pair.output else None), []
+            return ["head"] if name == pair.output else [], []
         step = pair.step([tap for twin in twins for tap in (twin.a, twin.b)] + [layer.a for layer in pair.layers], 2)
         count = pair.take(self.swaps)
         inner = pair.blocks(
@@ -296,19 +365,21 @@ class Drift(Instrument):
             floors.append(torch.stack([values.get(key, silent).nan_to_num(0.0) for key in keys], 1))
         floor = torch.stack(floors).amax(0) if floors else torch.zeros(count, len(twins), dtype=torch.float64)
         groups = culprits(pair, name, inner, floor, margin=self.margin, least=_least(pair), level=self.level)
-        if len(groups) <= 1:
-            return next(iter(groups), None), []
-        values = pair.blocks(
-            self, f"parts {name}", count, lambda start, stop: effects(pair, name, groups, start, stop), step
-        )
-        rows = [
-            sample_row("part_effect", values[f"part/{part}"], _spot(pair, name), {"part": part},
-                       generator=pair.generator(f"part {part}"), level=self.level)
-            for part in groups if bool(values[f"part/{part}"].isfinite().all())
-        ]  # fmt: skip
+        rows = []
+        if len(groups) > 1:
+            values = pair.blocks(
+                self, f"parts {name}", count, lambda start, stop: effects(pair, name, groups, start, stop), step
+            )
+            rows = [
+                sample_row("part_effect", values[f"part/{part}"], _spot(pair, name), {"part": part},
+                           generator=pair.generator(f"part {part}"), level=self.level)
+                for part in groups if bool(values[f"part/{part}"].isfinite().all())
+            ]  # fmt: skip
         largest = max((row.value for row in rows), default=0.0)
-        first = next((str(row.at["part"]) for row in rows if row.value >= 0.5 * largest), None)
-        return first, rows
+        parts = [str(row.at["part"]) for row in rows if row.value >= 0.5 * largest] or list(groups)[:1]
+        if parts:
+            notes.append(f"In {name}, what differs by itself: {modules_in_words(groups, parts)}.")
+        return parts, rows
 
 
 def _spot(pair: RunPair, name: str) -> Tap:
@@ -375,9 +446,12 @@ def drift(
                 samples = as_dataset(data)
             try:
                 runs.append(Run(network, samples, **options))
-            except (RuntimeError, IndexError, TypeError) as error:
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:
+                if re.match(r"\w+: (layers|memory|batch|seed|device|order) must ", str(error)):
+                    raise
+                words = " Its vocabulary may be smaller than that of the tokens." if "IndexError" in str(error) else ""
                 raise ValueError(
-                    f"drift: data must be what both networks take, got what {name} does not run on: {error}"
+                    f"drift: data must be what both networks take, got what {name} does not run on: {error}{words}"
                 ) from error
         pair = RunPair(runs[0], runs[1], names)
         return profile_of_pair(pair, instrument or Drift(), name=f"{names[1]} beside {names[0]}")

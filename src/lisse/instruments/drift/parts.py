@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lisse.instruments.drift.passes import live_side
-from lisse.maths.drift import norms, parting, ratio
+from lisse.maths.drift import floor_of, norms, parting, ratio
 from lisse.run import RunPair
 from lisse.run.pair import PairSide, fine_taps
 from lisse.taps import Tap
@@ -20,6 +20,7 @@ _ATTENTION = re.compile(
 )
 _MLP = re.compile(r"mlp|ffn|feed_?forward|intermediate|fc|linear_?\d|lin\d|dense|up_proj|down_proj|gate|expert")
 _NORM = re.compile(r"norm|(?:^|\.)(?:ln|bn)_?\d*$", re.IGNORECASE)
+LEAST_TESTED = 7  # samples that cannot give a p value that outlives a correction
 _SILENT = ("Dropout", "Identity", "DropPath")
 
 
@@ -93,19 +94,46 @@ def culprits(
 ) -> dict[str, list[_Twin]]:
     """The places inside a layer that differ by more than noise, by the part that they belong to.
 
-    Where what enters a module differs already, no module did it but what lies between them: its answer is no news.
+    Where what enters a module differs already, no module did it but what lies before: its answer is no news, nor, where
+    that is a sum that goes on beside the modules, what the layer makes of it in the end.
     """
     twins = inside(pair, name)
     values = torch.stack([inner[f"own/{twin.a.name}"] for twin in twins], 1).nan_to_num(nan=torch.inf)
-    p = parting(values, floors, margin=margin, least=least)
-    differs = {twin.a: bool(chance <= 1 - level) for twin, chance in zip(twins, p.tolist(), strict=True)}
-    entered = {(twin.a.module, twin.a.call) for twin in twins if differs[twin.a] and twin.a.side == "in"}
+    called = calls(values, floors, margin=margin, least=least, level=level)
+    differs = [twin for twin, call in zip(twins, called.tolist(), strict=True) if call]
+    entered = {(twin.a.module, twin.a.call) for twin in differs if twin.a.side == "in"}
+    block = next((layer.a.module for layer in pair.layers if layer.name == name), "")
     groups: dict[str, list[_Twin]] = {}
+    along = False  # the sum beside the modules differs already
     for index, twin in enumerate(twins):
-        consequence = twin.a.side == "out" and (twin.a.module, twin.a.call) in entered
-        if differs[twin.a] and not consequence:
+        between = twin.a.module == block or (twin.a.side == "in" and twin.a.module.rpartition(".")[0] == block)
+        consequence = (twin.a.side == "out" and (twin.a.module, twin.a.call) in entered) or (between and along)
+        if twin in differs and not consequence:
             groups.setdefault(part_of(pair, name, twins, index), []).append(twin)
+            along = along or between
     return groups
+
+
+def calls(values: Tensor, floors: Tensor, *, margin: float, least: float, level: float) -> Tensor:
+    """Which of differences ``[n, L]`` are more than noise ``[m, L]``; where none is by itself, those with any hit."""
+    significant = chances(values, floors, margin=margin, least=least) <= 1 - level
+    return significant if bool(significant.any()) else (values > floor_of(floors, margin=margin, least=least)).any(0)
+
+
+def chances(values: Tensor, floors: Tensor, *, margin: float, least: float) -> Tensor:
+    """p values as of :func:`~lisse.maths.drift.parting`; of few samples 0 where all are above the noise, or else 1."""
+    if len(values) < LEAST_TESTED:
+        return 1.0 - (values > floor_of(floors, margin=margin, least=least)).all(0).double()
+    return parting(values, floors, margin=margin, least=least)
+
+
+def modules_in_words(groups: dict[str, list[_Twin]], parts: Sequence[str]) -> str:
+    """The modules that differ by themselves, or before which something does."""
+    members = [twin.a for part in parts for twin in groups[part]]
+    spots = dict.fromkeys(
+        ("what enters " if tap.side == "in" else "") + (tap.module or "the answer") for tap in members
+    )
+    return ", ".join(list(spots)[:5]) + (f" and {len(spots) - 5} more" if len(spots) > 5 else "")
 
 
 def part_of(pair: RunPair, name: str, twins: Sequence[_Twin], index: int) -> str:

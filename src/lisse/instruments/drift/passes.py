@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lisse.instruments.drift.likeness import likeness
 from lisse.maths.drift import (
-    aligned_difference,
     changed_decisions,
     decomposition,
     norms,
@@ -18,14 +18,12 @@ from lisse.maths.drift import (
     sample_cosine,
     step_share,
 )
-from lisse.maths.similarity import linear_cka
-from lisse.run import PairedLayer, RunPair
+from lisse.run import RunPair
 from lisse.run.pair import PairSide
 from lisse.taps import Tap
 
 ORDERS = ("from_input", "from_output")  # in which layers are swapped
-CLOUD = 20  # samples whose similarity is one number
-WIDEST = 1024  # of a layer that is turned onto another: an SVD of this size
+FEW_TOKENS = 16  # samples whose tokens are carried onto each other, of the first batch
 
 
 def live_side(pair: RunPair) -> PairSide | None:
@@ -37,7 +35,7 @@ def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True
     """Per layer and sample: drift, injected, inherited, cosine; of the answers the same. ``QUANTITY/LAYER`` to ``[n]``.
 
     Three forwards: A, B, and B whose layers get what they get in A. Where B is a recording, A gets what B's had, and
-    what is injected is seen at what arrives in B. ``full=False`` leaves out what noise is not compared in.
+    what is injected is seen at what arrives in B. ``full`` adds how alike clouds are, and divergences of predictions.
     """
     layers, live, mask = pair.layers, live_side(pair), pair.mask(start, stop)
     a_states, a_answers = pair.states("a", start, stop, [layer.a for layer in layers])
@@ -54,7 +52,9 @@ def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True
         if layer.alike:
             numbers |= _of_layer(layer.name, a, b, forced.get(layer.b if live == "b" else layer.a), live, mask)
         if full:
-            numbers |= _of_clouds(layer, a, b)
+            numbers |= likeness(
+                layer.name, a, b, mask if layer.alike else None, tokens=layer.alike and start < FEW_TOKENS
+            )
     common = [name for name in a_answers if name in b_answers and a_answers[name].shape == b_answers[name].shape]
     output = pair.output
     parts = [
@@ -62,7 +62,7 @@ def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True
     ]
     for key in parts[0] if parts else ():  # of several answers the one that differs most; the first is what counts
         numbers[key] = parts[0][key] if key.startswith("cosine") else torch.stack([part[key] for part in parts]).amax(0)
-    if full and "answer" in common:
+    if "answer" in common:
         numbers |= _of_predictions(a_answers["answer"], b_answers["answer"], mask)
     return numbers
 
@@ -94,31 +94,6 @@ def _cosine(a: Tensor, b: Tensor, mask: Tensor | None) -> Tensor:
     return values
 
 
-def _of_clouds(layer: PairedLayer, a: Tensor, b: Tensor) -> dict[str, Tensor]:
-    """Similarity of clouds of samples, and the difference of tokens or pixels after the best scale and rotation."""
-    if not (bool(torch.isfinite(a).all()) and bool(torch.isfinite(b).all())):
-        return {}
-    numbers = {}
-    clouds = list(zip(a.float().split(CLOUD), b.float().split(CLOUD), strict=True))
-    pairs = [pair for pair in clouds if len(pair[0]) == CLOUD]
-    if pairs:
-        numbers[f"cka/{layer.name}"] = torch.stack(
-            [linear_cka(x.double(), y.double(), estimator="unbiased").cpu() for x, y in pairs]
-        )
-    if layer.alike and a.ndim > 2:
-        rows = [_rows(part).double() for part in (a, b)]
-        points, width = rows[0].shape
-        if width <= WIDEST and points >= 4 * width:
-            squares = [part.square().sum() for part in rows]
-            numbers[f"aligned/{layer.name}"] = aligned_difference(rows[0].T @ rows[1], *squares).cpu().reshape(1)
-    return numbers
-
-
-def _rows(values: Tensor) -> Tensor:
-    """Tokens ``[n, t, d]`` or pixels ``[n, c, h, w]`` as points ``[m, d]``."""
-    return (values.movedim(1, -1) if values.ndim == 4 else values).flatten(0, -2)
-
-
 def _of_predictions(a: Tensor, b: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
     b = b.to(a.device)
     mask = None if mask is None else mask.to(a.device)
@@ -129,6 +104,27 @@ def _of_predictions(a: Tensor, b: Tensor, mask: Tensor | None) -> dict[str, Tens
         "prediction_divergence": prediction_divergence(a, b, mask=mask).cpu(),
         "changed_decisions": changed_decisions(a, b, mask=mask).cpu(),
     }
+
+
+def attention_differences(pair: RunPair, start: int, stop: int) -> dict[str, Tensor]:
+    """Half the sum of what attention weights differ by, query by query, the mean of heads and queries: ``maps/LAYER``.
+
+    0 where both look alike, 1 where no key is looked at by both. Attention in its eager form, which gives weights.
+    """
+    sides = [pair.a.attention_taps, pair.b.attention_taps]
+    twins = [(a, b) for a, b in zip(*sides, strict=False) if len(sides[0]) == len(sides[1]) and a.shape == b.shape]
+    if not twins:
+        return {}
+    a_states, _ = pair.states("a", start, stop, [a for a, _ in twins])
+    b_states, _ = pair.states("b", start, stop, [b for _, b in twins])
+    mask, numbers = pair.mask(start, stop), {}
+    for a, b in twins:
+        change = (a_states[a].double() - b_states[b].to(a_states[a].device).double()).abs().sum(-1).mean(
+            1
+        ) / 2  # [n, q]
+        weights = torch.ones_like(change) if mask is None or mask.shape != change.shape else mask.to(change)
+        numbers[f"maps/{a.name}"] = ((change * weights).sum(1) / weights.sum(1)).cpu()
+    return numbers
 
 
 def swaps(pair: RunPair, layers: Sequence[str], start: int, stop: int) -> dict[str, Tensor]:

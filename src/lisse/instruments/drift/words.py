@@ -10,28 +10,39 @@ from lisse.profile import Row
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Where B parts from A: the first layer that does, which part of it, and all others behind it."""
+    """Where B parts from A: the layers that do, in order, the parts of the first, and whether the answer does.
 
-    first: str | None
-    part: str | None
-    layers: Sequence[str]
-    output_parts: bool
+    ``few`` is in how many of how many samples, where these are too few for a layer to be told from chance by itself.
+    """
+
+    layers: Sequence[str] = ()
+    parts: Sequence[str] = ()
+    output_parts: bool = False
+    few: tuple[int, int] | None = None
+    comparable: bool = True
+
+    @property
+    def first(self) -> str | None:
+        """The first layer that parts."""
+        return self.layers[0] if self.layers else None
 
 
 def sentence(names: tuple[str, str], finding: Finding, share: Row | None, drift: Row | None) -> str:
     """The finding in words, with the share of the answer's change that comes from the first layer."""
     a, b = names
+    size = "" if drift is None else f" The answers differ by {drift.value:.2g} of their size."
     if finding.first is None:
-        size = "" if drift is None else f" The answers differ by {drift.value:.2g} of their size."
+        if finding.output_parts and not finding.comparable:
+            return f"{b} parts from {a}; in which layer cannot be said, for none of one is as that of the other.{size}"
         if finding.output_parts:
             return f"{b} parts from {a}, but in no layer by more than noise.{size}"
         return f"{b} does not part from {a}: no answer differs by more than noise.{size}"
     if not finding.output_parts:
-        return (
-            f"{b} gives what {a} gives, but for noise: its layers differ from {finding.first} on, and nothing of it is "
-            "left in the answer."
-        )
-    where = f"at {finding.first}" + (f", in its {finding.part}" if finding.part else "")
+        layers = f"layers differ from {finding.first} on"
+        return f"{b} does not part from {a}: {layers}, and no answer by more than noise.{size}"
+    where = f"at {finding.first}" + (f", in its {' and '.join(finding.parts[:2])}" if finding.parts else "")
+    if finding.few is not None:
+        where += f", in {finding.few[0]} of {finding.few[1]} samples"
     if share is None:
         return f"{b} parts from {a} {where}."
     interval = "" if share.low is None or share.high is None else f" [{100 * share.low:.0f}, {100 * share.high:.0f}]"
