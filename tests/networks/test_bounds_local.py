@@ -1,0 +1,141 @@
+"""What a Transformer's block can do in a ball: exact at no radius, never exceeded inside, refused where not known."""
+
+import pytest
+import torch
+from torch.func import jacrev, jvp
+
+from lisse.networks.bounds import local_bounds
+
+transformers = pytest.importorskip("transformers")
+
+SIZE = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 20}
+SHARED = {**SIZE, "num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}
+CONFIGS = {
+    "bert": lambda: transformers.BertConfig(**SIZE),
+    "opt": lambda: transformers.OPTConfig(
+        vocab_size=31, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, ffn_dim=20, word_embed_proj_dim=16
+    ),
+    "gpt_neox": lambda: transformers.GPTNeoXConfig(**SIZE),
+    "llama": lambda: transformers.LlamaConfig(**SHARED),
+    "mistral window": lambda: transformers.MistralConfig(**SHARED, sliding_window=3),
+    "qwen3": lambda: transformers.Qwen3Config(**SHARED),
+    "gemma3": lambda: transformers.Gemma3TextConfig(**SHARED, query_pre_attn_scalar=4),
+    "gemma2 capped": lambda: transformers.Gemma2Config(**SHARED, query_pre_attn_scalar=4, attn_logit_softcapping=2.0),
+    "bloom": lambda: transformers.BloomConfig(vocab_size=31, hidden_size=16, n_layer=2, n_head=4),
+}
+KNOWN = [name for name in CONFIGS if name not in ("gemma2 capped", "bloom")]
+IDS = torch.tensor([[3, 7, 1, 22, 9], [4, 4, 2, 1, 0], [9, 8, 7, 6, 5]])
+
+
+def model(name, std=0.2, seed=0):
+    torch.manual_seed(seed)
+    config = CONFIGS[name]()
+    config._attn_implementation, config.use_cache = "eager", False
+    network = transformers.AutoModel.from_config(config).double().eval()
+    for label, parameter in network.named_parameters():
+        if parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, std=std * (2.5 if "embed" in label else 1.0))
+    return network
+
+
+def block_of(network, name):
+    """A block as a map of the first sample's tokens, and those tokens."""
+    block, calls = network.get_submodule(name), []
+    handle = block.register_forward_pre_hook(lambda _, args, options: calls.append((args, options)), with_kwargs=True)
+    with torch.no_grad():
+        network(IDS)
+    handle.remove()
+    args, options = calls[0]
+
+    def first(value):
+        if isinstance(value, tuple):
+            return tuple(map(first, value))
+        return value[:1] if torch.is_tensor(value) and value.ndim > 1 and len(value) == len(IDS) else value
+
+    args, options = [first(value) for value in args], {key: first(value) for key, value in options.items()}
+    tokens = args.pop(0) if args else options.pop("hidden_states")
+
+    def run(x):
+        output = block(x, *args, **options)
+        return output[0] if isinstance(output, tuple) else output
+
+    return run, tokens.detach()
+
+
+def steepest(run, x, eps, steps=6):
+    """The largest norm of the Jacobian on a way that climbs inside the ball."""
+    z, best = x, 0.0
+    for _ in range(steps):
+        _, sizes, right = torch.linalg.svd(jacrev(run)(z).reshape(x.numel(), x.numel()))
+        best = max(best, float(sizes[0]))
+        point, direction = z.clone().requires_grad_(), right[0].reshape(x.shape)
+        (slope,) = torch.autograd.grad(jvp(run, (point,), (direction,))[1].square().sum(), point)
+        move = z - x + 0.7 * eps * torch.nn.functional.normalize(slope, dim=-1)
+        z = x + eps * torch.nn.functional.normalize(move, dim=-1)
+    return best
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_it_is_the_jacobians_norm_at_no_radius_and_holds_in_the_ball(name):
+    network = model(name)
+    bounds = local_bounds(network, IDS, [0.0, 1e-3, 1e-2])
+    for still, *others in (bounds[:3], bounds[3:]):
+        assert not still.reason
+        run, x = block_of(network, still.name)
+        exact = float(torch.linalg.matrix_norm(jacrev(run)(x).detach().reshape(x.numel(), x.numel()), ord=2))
+        # Some families take their softmax in single precision.
+        assert still.lower * (1 - 1e-6) <= exact <= still.upper * (1 + 1e-6) < 1.002 * exact
+        assert still.upper < others[0].upper < others[1].upper
+        for bound in others:
+            assert bound.eps / others[0].eps == pytest.approx(1 if bound is others[0] else 10)
+            assert steepest(run, x, bound.eps, steps=2) <= bound.upper
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("std", [0.05, 0.4])
+def test_nothing_that_climbs_inside_the_ball_exceeds_it(name, std):
+    for seed in range(3):
+        network = model(name, std=std, seed=seed)
+        for bound in local_bounds(network, IDS, [1e-3, 1e-2, 1e-1]):
+            run, x = block_of(network, bound.name)
+            assert steepest(run, x, bound.eps, steps=10) <= bound.upper
+
+
+def test_a_long_ball_of_small_weights_is_tight():
+    """Where nothing is steep the bound grows slowly: at a hundredth of a token it is within half of the truth."""
+    for bound in local_bounds(model("bert", std=0.05), IDS, [1e-2]):
+        assert bound.upper < 1.5 * bound.lower
+
+
+def test_absolute_radii_and_chosen_layers():
+    network = model("llama")
+    (relative,) = local_bounds(network, IDS, [1e-3], layers=["layers.1"])
+    (absolute,) = local_bounds(network, IDS, [relative.eps], layers=["layers.1"], relative=False)
+    assert relative.name == "layers.1"
+    assert absolute == relative
+    _, x = block_of(network, "layers.1")
+    assert relative.eps == pytest.approx(1e-3 * float(x.norm(dim=-1).mean()))
+
+
+def test_padding_of_other_samples_does_not_count():
+    network = model("bert")
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]])
+    plain = local_bounds(network, IDS, [1e-3])
+    for a, b in zip(plain, local_bounds(network, {"input_ids": IDS, "attention_mask": mask}, [1e-3]), strict=True):
+        assert a.upper == pytest.approx(b.upper, rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("gemma2 capped", "capped"), ("bloom", "writes its own attention")])
+def test_what_is_not_known_has_its_reason(name, reason):
+    for bound in local_bounds(model(name), IDS, [1e-3]):
+        assert reason in bound.reason
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="eps must be finite and not negative, got -1"):
+        local_bounds(model("bert"), IDS, [-1.0])
+    with pytest.raises(ValueError, match=r"layers must be among encoder.layer.0, encoder.layer.1, got other"):
+        local_bounds(model("bert"), IDS, [0.1], layers=["other"])
+    with pytest.raises(TypeError, match="blocks of a kind that is known, got none"):
+        local_bounds(torch.nn.Linear(3, 3), torch.zeros(3, 3), [0.1])
