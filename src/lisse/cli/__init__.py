@@ -33,6 +33,7 @@ COMMANDS = {
     "runs": "List what was measured before: model, data, date and headline numbers.",
     "export": "Write profiles as a table (CSV) or for TensorBoard.",
     "sweep": "Measure many networks by many processes: a plan of models, data, instruments, seeds and trainings.",
+    "atlas": "Write one page of every network in some folders: a table, scatter plots, what each number is worth.",
     "reproduce": "Run a paper's experiment again, and print our numbers beside theirs.",
     "deform": "Deform a picture by a random diffeomorphism; a grid over (T, c), or an animation.",
     "data": "List the data sets that lisse knows, and which of them are on this machine.",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import os
 import time
 from collections import Counter, deque
@@ -11,11 +13,12 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lisse.profile_file import writing
 from lisse.progress import Bar, Event, Listener
 from lisse.sweeping.plan import SweepPlan, plan_of
 from lisse.sweeping.pool import Workers, fitting_workers
 from lisse.sweeping.table import SweepTable
-from lisse.sweeping.unit import UnitOutcome, finished
+from lisse.sweeping.unit import Unit, UnitOutcome, finished
 
 Task = TypeVar("Task")
 
@@ -64,6 +67,7 @@ def sweep(
     try:
         for unit, outcome in drained(units, work, running, retries=retries):
             outcomes[unit.key] = outcome
+            _note_failure(folder / "failures" / f"{unit.key[:16]}.json", unit, outcome)
             if outcome.reason:
                 tell(Event("sweep", say=f"{unit.label} on {unit.data} failed: {outcome.reason}", level="warning"))
             tell(Event("sweep", len(outcomes), len(units), "units"))
@@ -114,6 +118,16 @@ def drained(
             yield task, outcome
         while elsewhere and elsewhere[0][0] <= time.monotonic():
             waiting.append(elsewhere.popleft()[1])
+
+
+def _note_failure(path: Path, unit: Unit, outcome: UnitOutcome) -> None:
+    """A file for each failure, for the atlas; none for what has its profile now."""
+    if outcome.file:
+        path.unlink(missing_ok=True)
+        return
+    document = {"name": unit.label, "unit": dataclasses.asdict(unit), "reason": outcome.reason}
+    with writing(path) as file:
+        file.write(json.dumps(document).encode("utf-8", "backslashreplace"))
 
 
 def _outcome(future: Future[UnitOutcome]) -> UnitOutcome:

@@ -36,6 +36,7 @@ from lisse.run.calibration import calibrated
 from lisse.run.fingerprint import digest_of, library_versions, package_fingerprint
 from lisse.sweeping.claims import claim
 from lisse.training import RECIPES, Recipe, train
+from lisse.training.plan import weights_digest
 
 #: ``done`` now; ``whole``: was there already; ``busy``: another process is at it; ``killed``: its process died.
 UnitStatus = Literal["done", "whole", "failed", "busy", "killed"]
@@ -225,7 +226,8 @@ def measured(unit: Unit, *, trained: Path | None = None, pieces: Path | None = N
         finally:
             run.close()
     document = {"unit": dataclasses.asdict(unit), "family": unit.family, "key": unit.key, "code": unit.code}
-    model_about = {**profile.provenance["model"], "name": unit.label, "spec": unit.model}
+    names = {"name": unit.label, "spec": unit.model, "weights": weights_digest(run.model)}
+    model_about = {**profile.provenance["model"], **names}
     more: dict[str, Any] = {"model": model_about, "sweep": document}
     more |= {"score": error} if error is not None else {}
     more |= {"weights": "random"} if random else {}

@@ -1,0 +1,192 @@
+"""atlas(): one static page of every network that was measured."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+import lisse
+from lisse.profile import Profile
+from lisse.profile_file import writing
+from lisse.progress import Event, Listener
+from lisse.reporting.atlas.rows import AtlasRow, atlas_rows
+from lisse.reporting.atlas.worth import worths
+from lisse.reporting.page.axis import short_number
+from lisse.reporting.page.document import report
+from lisse.reporting.page.entries import DARK, LIGHT
+
+
+def atlas(
+    sources: str | Path | Sequence[str | Path],
+    path: str | Path,
+    *,
+    title: str = "Atlas",
+    reports: bool = True,
+    progress: Listener | None = None,
+) -> Path:
+    """Write one page of every profile in ``sources`` to ``path``: a table, scatter plots, what each number is worth.
+
+    ``sources`` are folders (searched for profiles, and for the failures of sweeps), profiles, and atlases that
+    ``lisse atlas --table`` wrote. The page is one file and opens from disk, without a server or the network. With
+    ``reports`` every network's own page is written to a folder beside it, ``PATH`` less its ending, and linked.
+    """
+    path = Path(path)
+    rows, words, complaints = atlas_rows([sources] if isinstance(sources, (str, Path)) else list(sources))
+    if not rows:
+        raise ValueError(f"atlas: sources must hold profiles, got none in {sources}. " + " ".join(complaints[:1]))
+    tell: Listener = progress or (lambda event: None)
+    for complaint in complaints:
+        tell(Event("atlas", say=f"left out: {complaint}", level="warning"))
+    links = _reports(rows, path, tell) if reports else {}
+    with writing(path) as file:
+        file.write(_atlas_text(rows, words, links, title, complaints).encode("utf-8", "backslashreplace"))
+    return path
+
+
+def _reports(rows: Sequence[AtlasRow], path: Path, tell: Listener) -> dict[str, str]:
+    """A page for every profile, unless it is there and younger; by key, its address from the atlas."""
+    folder = path.with_suffix("") if path.suffix else path.with_name(path.name + "-reports")
+    links = {}
+    for index, row in enumerate(rows):
+        if row.file:
+            page = folder / f"{row.key}.html"
+            if not page.exists() or page.stat().st_mtime < Path(row.file).stat().st_mtime:
+                report(Profile.load(row.file), page, title=row.name)
+            links[row.key] = f"{quote(folder.name)}/{page.name}"
+        tell(Event("reports", index + 1, len(rows), "networks"))
+    return links
+
+
+def _atlas_text(
+    rows: Sequence[AtlasRow],
+    words: Mapping[str, Mapping[str, str]],
+    links: Mapping[str, str],
+    title: str,
+    complaints: Sequence[str],
+) -> str:
+    labels = list(dict.fromkeys(label for row in rows for label in row.numbers))
+    families = list(dict.fromkeys(row.family for row in rows))
+    settings = {setting: f"{index + 1}" for index, setting in enumerate(dict.fromkeys(row.setting for row in rows))}
+    script = _template("atlas.js")
+    numbers = ["test error", *labels, "parameters"]
+    points = {
+        "names": [row.name for row in rows],
+        "families": families,
+        "family": [families.index(row.family) for row in rows],
+        "numbers": numbers,
+        "values": [[_number(row, name) for name in numbers] for row in rows],
+    }
+    return _atlas_environment().get_template("atlas.html").render(
+        title=title,
+        labels=[(label, words.get(label, {}).get("says", "")) for label in labels],
+        rows=[_line(row, index, families, labels, links, settings) for index, row in enumerate(rows)],
+        families=families,
+        datasets=sorted({row.data for row in rows}),
+        settings=settings.values(),
+        versions=Counter(row.version for row in rows if row.version).most_common(),
+        failed=sum(bool(row.reason) for row in rows),
+        worth=_worth_lines(rows, words),
+        complaints=complaints,
+        colours=[(index, LIGHT[index % len(LIGHT)], DARK[index % len(DARK)]) for index in range(len(families))],
+        data=_script_json(points),
+        style=Markup(_template("atlas.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        version=lisse.__version__,
+    )  # fmt: skip
+
+
+def _line(
+    row: AtlasRow,
+    index: int,
+    families: Sequence[str],
+    labels: Sequence[str],
+    links: Mapping[str, str],
+    settings: Mapping[str, str],
+) -> dict[str, Any]:
+    """A row as a template draws it: words, and for each number its text, its interval and what it is sorted by."""
+    cells = [_cell(row.error[:3] if row.error else None, row.error[3] if row.error else 0)]
+    for label in labels:
+        number = row.numbers.get(label)
+        cells.append(_cell(number[:3] if number else None, number[3] if number else 0))
+    return {
+        "index": index,
+        "row": row,
+        "link": links.get(row.key, ""),
+        "colour": families.index(row.family),
+        "cells": cells,
+        "setting": settings[row.setting],
+    }
+
+
+def _cell(number: Sequence[float | None] | None, n: int) -> dict[str, Any]:
+    if number is None or number[0] is None:
+        return {"text": "", "ends": "", "sort": "", "n": 0}
+    value, (low, high) = float(number[0]), number[1:]
+    ends = "" if low is None or high is None else f"[{short_number(low)}, {short_number(high)}]"
+    sort = repr(value) if math.isfinite(value) else ("1e999" if value > 0 else "")
+    return {"text": short_number(value), "ends": ends, "sort": sort, "n": n}
+
+
+def _number(row: AtlasRow, name: str) -> float | None:
+    """A number that can be drawn."""
+    if name == "test error":
+        value = row.error[0] if row.error else None
+    elif name == "parameters":
+        value = row.parameters
+    else:
+        value = row.numbers[name][0] if name in row.numbers else None
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
+def _worth_lines(rows: Sequence[AtlasRow], words: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "family": worth.family,
+            "label": worth.label,
+            "n": worth.n,
+            "groups": worth.power.groups,
+            "skill": _interval_text(worth.power.skill),
+            "rank": _interval_text(worth.power.rank),
+            "useful": float(worth.power.skill.low) > 0,
+        }
+        for worth in worths(rows, words, resamples=1000)
+        if math.isfinite(float(worth.power.skill.value))
+    ]
+
+
+def _interval_text(interval: Any) -> str:
+    value, low, high = (f"{float(end):.2f}" for end in (interval.value, interval.low, interval.high))
+    return f"{value} [{low}, {high}]"
+
+
+def _script_json(document: Mapping[str, Any]) -> Markup:
+    """JSON inside a script element: nothing in it can end the element or begin another."""
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)
+
+
+@functools.cache
+def _atlas_environment() -> Environment:
+    return Environment(
+        autoescape=True, loader=FunctionLoader(_template), undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+
+
+def _template(name: str) -> str:
+    return files("lisse.reporting.atlas").joinpath("templates", name).read_text("utf-8")

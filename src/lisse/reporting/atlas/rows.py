@@ -1,0 +1,207 @@
+"""Rows of an atlas: what of a profile is worth a line, keyed by all that its numbers depend on; and their file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lisse.profile import Profile
+from lisse.profile_file import number_to_json, writing
+from lisse.reporting.page.headline import headline_rows, profile_headings
+from lisse.run.fingerprint import digest_of
+
+FORMAT = "lisse atlas"
+ATLAS_VERSION = 1
+
+
+@dataclass(frozen=True)
+class AtlasRow:
+    """A network that was measured, or failed: a ``reason``, and no numbers.
+
+    ``key`` is a hash of weights, data, instruments with their options, and versions; rows of one ``setting`` (all of
+    that but the weights) can be compared. ``numbers`` are the headlines, by label: value, low, high, n, kind. ``unit``
+    is what a sweep was asked for, from which the network can be made again; ``file`` the profile, where it is at hand.
+    """
+
+    key: str
+    name: str
+    family: str
+    data: str
+    setting: str = ""
+    error: tuple[float, float, float, int] | None = None
+    numbers: Mapping[str, tuple[float, float | None, float | None, int, str]] = field(default_factory=dict)
+    weights: str = ""
+    data_hash: str = ""
+    version: str = ""
+    date: str = ""
+    seed: int = 0
+    samples: int = 0
+    parameters: int | None = None
+    spec: str | None = None
+    unit: Mapping[str, Any] | None = None
+    reason: str = ""
+    file: str = ""
+
+    @property
+    def group(self) -> str:
+        """The same for networks that differ by their seeds alone."""
+        if self.unit is None:
+            return self.key
+        training = self.unit.get("training")
+        less = None if training is None else {key: value for key, value in training.items() if key != "seed"}
+        return digest_of({**self.unit, "seed": 0, "training": less})
+
+
+def atlas_row(profile: Profile, file: str = "") -> AtlasRow:
+    """The row of a profile, whoever made it."""
+    about = profile.provenance
+    model, data, sweep = (_mapping(about.get(key)) for key in ("model", "data", "sweep"))
+    versions = _mapping(about.get("versions"))
+    version = f"{versions.get('lisse', '?')}, torch {versions.get('torch', '?')}"
+    weights = str(model.get("weights") or model.get("fingerprint") or "")
+    options = [(part.instrument, part.options) for part in profile.parts]
+    settings = [about.get(key) for key in ("statistics", "readout", "batch")]
+    origin = [data.get("fingerprint"), data.get("samples"), options, settings, version]
+    score = _mapping(about.get("score"))
+    numbers = {label: (row.value, row.low, row.high, row.n, row.kind) for label, row in headline_rows(profile).items()}
+    error = tuple(score.get(key) for key in ("error", "low", "high", "n"))
+    complete = all(isinstance(value, (int, float)) for value in error)
+    return AtlasRow(
+        key=digest_of(weights, about.get("seed"), origin)[:16],
+        name=profile.name,
+        family=str(sweep.get("family") or profile.name),
+        data=str(data.get("name", "?")),
+        setting=digest_of(origin)[:8],
+        error=error if complete else None,  # type: ignore[arg-type]
+        numbers=numbers,
+        weights=weights,
+        data_hash=str(data.get("fingerprint", "")),
+        version=version,
+        date=str(about.get("date", ""))[:10],
+        seed=int(about.get("seed", 0) or 0),
+        samples=int(data.get("samples", 0) or 0),
+        parameters=model.get("parameters"),
+        spec=model.get("spec"),
+        unit=sweep.get("unit"),
+        file=file,
+    )
+
+
+def words_of(profiles: Iterable[Profile]) -> dict[str, dict[str, str]]:
+    """What every headline means, by label: its sentence, which way is better, its scale."""
+    return {
+        heading.label: {
+            "says": heading.quantity.says,
+            "better": heading.quantity.better,
+            "scale": heading.quantity.scale,
+        }
+        for profile in profiles
+        for heading in profile_headings(profile)
+    }
+
+
+def atlas_rows(sources: Sequence[str | Path]) -> tuple[list[AtlasRow], dict[str, dict[str, str]], list[str]]:
+    """The rows of profiles, folders of them (with the failures of sweeps) and atlases; words on numbers; complaints."""
+    rows: dict[str, AtlasRow] = {}
+    words: dict[str, dict[str, str]] = {}
+    complaints: list[str] = []
+    for source in map(Path, sources):
+        files = (
+            sorted(source.rglob("*.profile")) + sorted(source.rglob("failures/*.json")) if source.is_dir() else [source]
+        )
+        for path in files:
+            try:
+                if path.suffix == ".profile":
+                    profile = Profile.load(path)
+                    row = atlas_row(profile, str(path))
+                    words |= words_of([profile])
+                    rows[row.key] = row
+                elif path.parent.name == "failures":
+                    rows[path.stem] = _failure(path)
+                else:
+                    more, others = load_atlas(path)
+                    rows |= {row.key: row for row in more if row.key not in rows}
+                    words |= others
+            except FileNotFoundError:
+                raise
+            except (ValueError, OSError) as error:
+                complaints.append(str(error))
+    return list(rows.values()), words, complaints
+
+
+def save_atlas(rows: Iterable[AtlasRow], words: Mapping[str, Any], path: str | Path) -> Path:
+    """Write rows as JSON, a line each; what units have in common stands once. Written atomically."""
+    shared: list[str] = []
+    lines = []
+    for row in rows:
+        record = {key: value for key, value in dataclasses.asdict(row).items() if value not in ("", None, {}, ())}
+        record.pop("file", None)
+        if row.unit is not None:
+            common = json.dumps(row.unit["instruments"])
+            if common not in shared:
+                shared.append(common)
+            record["unit"] = {**row.unit, "instruments": shared.index(common)}
+        record["numbers"] = {
+            label: [_rounded(value) if isinstance(value, float) else value for value in number]
+            for label, number in row.numbers.items()
+        }
+        lines.append(json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    head = {
+        "format": FORMAT,
+        "version": ATLAS_VERSION,
+        "words": words,
+        "instruments": [json.loads(text) for text in shared],
+    }
+    text = json.dumps(head, ensure_ascii=False)[:-1] + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
+    with writing(Path(path)) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+    return Path(path)
+
+
+def load_atlas(path: str | Path) -> tuple[list[AtlasRow], dict[str, dict[str, str]]]:
+    """Read what :func:`save_atlas` wrote; a ``ValueError`` names a file that is none."""
+    try:
+        document = json.loads(Path(path).read_text("utf-8"))
+        if document["format"] != FORMAT or document["version"] > ATLAS_VERSION:
+            raise ValueError(f"format {document['format']!r}, version {document['version']}")
+        fields = {item.name for item in dataclasses.fields(AtlasRow)}
+        rows = []
+        for record in document["rows"]:
+            unit = record.get("unit")
+            if unit is not None:
+                record["unit"] = {**unit, "instruments": document["instruments"][unit["instruments"]]}
+            record["numbers"] = {
+                str(label): tuple(float(value) if index < 3 and value is not None else value
+                                  for index, value in enumerate(number))
+                for label, number in record.get("numbers", {}).items()
+            }  # fmt: skip
+            record["error"] = tuple(record["error"]) if record.get("error") else None
+            rows.append(AtlasRow(**{key: value for key, value in record.items() if key in fields}))
+        return rows, document["words"]
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"load_atlas: path must be an atlas that lisse wrote, got {path} ({error!r}).") from error
+
+
+def _failure(path: Path) -> AtlasRow:
+    document = json.loads(path.read_text("utf-8"))
+    unit = document["unit"]
+    return AtlasRow(
+        key=path.stem, name=document["name"], family=unit["family"], data=unit["data"], seed=unit["seed"], unit=unit,
+        reason=document["reason"], spec=unit["model"],
+    )  # fmt: skip
+
+
+def _rounded(value: float) -> float | str:
+    """Nine digits: more than any interval has, and enough to see that a number came out the same."""
+    return float(f"{value:.9g}") if math.isfinite(value) else number_to_json(value)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

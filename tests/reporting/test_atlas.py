@@ -1,0 +1,140 @@
+"""The atlas: rows keyed by what their numbers depend on, a file that keeps them, a page that escapes everything."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from lisse.profile import Headline, Part, Profile, Quantity, Row
+from lisse.reporting.atlas import AtlasRow, atlas, atlas_row, atlas_rows, load_atlas, save_atlas
+from lisse.reporting.atlas.worth import worths
+
+UNIT = {"model": "zoo:fc2", "data": "digits", "family": "f", "seed": 0, "instruments": {"silence": {"samples": 3}}}
+CALM = Quantity("calm", "calm", "How calm it is.", better="higher", scale="log", headline=Headline("calmness"))
+
+
+def measured(name="net", value=2.0, *, weights="w", samples=9, version="0.1.0", options=3, unit=None) -> Profile:
+    part = Part("silence", (Row("calm", value, "estimate", 5, low=value / 2, high=value * 2),), (CALM,),
+                options={"samples": options})  # fmt: skip
+    provenance = {
+        "model": {"name": name, "spec": "zoo:fc2", "weights": weights, "parameters": 1234},
+        "data": {"name": "digits", "fingerprint": "d", "samples": samples},
+        "seed": 0,
+        "versions": {"lisse": version, "torch": "2"},
+        "date": "2026-01-02T03:04:05+00:00",
+        "score": {"error": 0.25, "low": 0.2, "high": 0.3, "n": samples},
+        **({"sweep": {"unit": unit, "family": "f"}} if unit else {}),
+    }
+    return Profile((part,), provenance)
+
+
+def test_a_row_holds_the_headlines_of_any_instrument():
+    row = atlas_row(measured(unit=UNIT))
+    assert row.numbers == {"calmness": (2.0, 1.0, 4.0, 5, "estimate")}
+    assert row.error == (0.25, 0.2, 0.3, 9)
+    assert (row.family, row.data, row.date, row.parameters, row.unit) == ("f", "digits", "2026-01-02", 1234, UNIT)
+
+
+def test_a_row_is_keyed_by_weights_data_options_and_version():
+    first = atlas_row(measured())
+    assert atlas_row(measured(name="other", value=3.0)).key == first.key
+    assert atlas_row(measured(weights="v")).setting == first.setting
+    keys = [atlas_row(measured(**change)).key
+            for change in ({"weights": "v"}, {"samples": 8}, {"options": 4}, {"version": "0.2"})]  # fmt: skip
+    assert len({first.key, *keys}) == 5
+    settings = {atlas_row(measured(**change)).setting
+                for change in ({"samples": 8}, {"options": 4}, {"version": "0.2"})}  # fmt: skip
+    assert len(settings | {first.setting}) == 4
+
+
+def test_rows_are_written_and_read_again(tmp_path):
+    rows = [
+        atlas_row(measured(unit=UNIT)),
+        atlas_row(measured("inf", math.inf, weights="x")),
+        AtlasRow("k", "n", "f", "d", reason="it broke"),
+    ]
+    rows[1] = dataclasses.replace(rows[1], numbers={"calmness": (math.inf, None, None, 5, "lower")})
+    path = save_atlas(rows, {"calmness": {"says": "s"}}, tmp_path / "a.json")
+    again, words = load_atlas(path)
+    assert again == rows
+    assert words == {"calmness": {"says": "s"}}
+    assert len(path.read_text().splitlines()) == len(rows) + 2  # a line each: changes are readable
+    for text in (
+        "{}",
+        "[]",
+        "x",
+        '{"format": "lisse atlas", "version": 99}',
+        '{"format":"lisse atlas","version":1,"rows":[3]}',
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"path must be an atlas that lisse wrote, got .*a\.json"):
+            load_atlas(path)
+
+
+def test_folders_are_searched_and_what_is_damaged_is_said(tmp_path):
+    measured().save(tmp_path / "deep" / "er" / "a.profile")
+    measured(weights="v").save(tmp_path / "b.profile")
+    (tmp_path / "c.profile").write_bytes(b"no")
+    (tmp_path / "failures").mkdir()
+    (tmp_path / "failures" / "0123.json").write_text(json.dumps({"name": "bad", "unit": UNIT, "reason": "it broke"}))
+    rows, words, complaints = atlas_rows([tmp_path])
+    assert sorted((row.name, row.reason) for row in rows) == [("bad", "it broke"), ("net", ""), ("net", "")]
+    assert words["calmness"]["scale"] == "log"
+    assert len(complaints) == 1
+    assert "c.profile" in complaints[0]
+
+
+def test_the_page_has_every_row_and_escapes_what_others_wrote(tmp_path):
+    evil = "<script>alert(1)</script>\"'&"
+    measured(evil).save(tmp_path / "p" / "a.profile")
+    measured("plain", weights="v", version="0.2").save(tmp_path / "p" / "b.profile")
+    page = atlas(tmp_path / "p", tmp_path / "atlas.html", title=evil).read_text()
+    assert "<script>alert" not in page
+    assert page.count("<tr data-index=") == 2
+    assert "&lt;script&gt;alert(1)" in page
+    assert "measured by different versions" in page
+    links = [line.split('"')[0] for line in page.split('<a href="')[1:]]
+    assert len(links) == 2
+    assert all((tmp_path / link).is_file() for link in links)
+    before = [(tmp_path / link).stat().st_mtime_ns for link in links]
+    atlas(tmp_path / "p", tmp_path / "atlas.html")
+    assert before == [(tmp_path / link).stat().st_mtime_ns for link in links]
+    assert '<a href="' not in atlas(tmp_path / "p", tmp_path / "bare.html", reports=False).read_text()
+
+
+def test_nothing_to_show_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="sources must hold profiles, got none"):
+        atlas(tmp_path, tmp_path / "a.html")
+
+
+def family(count: int, setting="s") -> list[AtlasRow]:
+    """Networks whose error falls with the logarithm of calmness; two seeds of each recipe."""
+    rows = []
+    for i in range(count):
+        recipe = i // 2
+        numbers = {"calmness": 10.0**recipe, "accuracy": 0.5 + 0.01 * recipe}
+        unit = {"model": "m", "seed": i, "training": {"seed": i % 2, "recipe": str(recipe)}}
+        rows.append(
+            AtlasRow(
+                str(i), "n", "f", "d", setting=setting, error=(0.5 - 0.01 * recipe, 0, 1, 9), unit=unit,
+                numbers={label: (value, None, None, 9, "exact") for label, value in numbers.items()},
+            )
+        )  # fmt: skip
+    return rows
+
+
+def test_what_a_number_is_worth_is_asked_within_a_family_and_a_setting():
+    words = {"calmness": {"scale": "log"}}
+    (worth,) = worths(family(20), words)  # accuracy is the error itself
+    assert (worth.family, worth.label, worth.n, worth.power.groups) == ("f", "calmness", 20, 10)
+    assert float(worth.power.skill.value) == pytest.approx(1)
+    assert float(worths(family(20), {})[0].power.skill.value) < 0.9  # not by its logarithm
+    assert worths(family(19), words) == []
+    assert worths([*family(15, "s"), *family(15, "t")], words) == []
+    failed = [dataclasses.replace(row, reason="it broke") for row in family(5)]
+    assert worths([*family(20), *failed], words)[0].n == 20
+    other = worths(family(20), words, lambda row: 3.0 if row.error else None)
+    assert math.isnan(float(other[0].power.skill.value))
