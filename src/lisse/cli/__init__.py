@@ -34,6 +34,7 @@ COMMANDS = {
     "export": "Write profiles as a table (CSV) or for TensorBoard.",
     "sweep": "Measure many networks by many processes: a plan of models, data, instruments, seeds and trainings.",
     "atlas": "Write one page of every network in some folders: a table, scatter plots, what each number is worth.",
+    "verify": "Measure a profile or a row of an atlas again: the same, what differs, or why it cannot be.",
     "reproduce": "Run a paper's experiment again, and print our numbers beside theirs.",
     "deform": "Deform a picture by a random diffeomorphism; a grid over (T, c), or an animation.",
     "data": "List the data sets that lisse knows, and which of them are on this machine.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lisse.cli.conditions import check
-from lisse.cli.files import load_profile
+from lisse.cli.files import load_atlas_row, load_profile
 from lisse.cli.outcome import Failed
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def command(ctx: click.Context, a: str, b: str, only_apart: bool, as_json: bool,
 
     Apart is `yes` where two intervals do not overlap (or two exact numbers differ), `no` where they do, and `?` where
     there is no interval to tell. Rows are matched by instrument, quantity, layer and coordinates: blocks by their place
-    along depth where both have as many, the last block with the last block, other layers by name.
+    along depth where both have as many, the last block with the last block, other layers by name. A or B may be a row
+    of an atlas, ATLAS.json#KEY: then the headlines are compared.
 
     A CONDITION is like 'R_f > 0.2' (of B), 'b.R_f > 1.1 * a.R_f' or 'low(TopoLip{p=2}) > high(a.TopoLip{p=2})': see
     docs/command-line.md. One that cannot be checked is an error, never a success.
@@ -41,7 +42,7 @@ def command(ctx: click.Context, a: str, b: str, only_apart: bool, as_json: bool,
     from lisse.cli.table import number_text, print_table, printable
     from lisse.profile_file import number_to_json
 
-    first, second = load_profile(a), load_profile(b)
+    first, second = _profiles(a, b)
     frame = first.compare(second)
     both = len(frame)
     if both == 0:
@@ -79,6 +80,23 @@ def command(ctx: click.Context, a: str, b: str, only_apart: bool, as_json: bool,
         print(f"lisse: {'failed: ' * outcomes[-1].holds}{outcomes[-1]}.", file=sys.stderr)
     if any(outcome.holds for outcome in outcomes):
         ctx.exit(CONDITION)
+
+
+def _profiles(*targets: str) -> list[Profile]:
+    """The profiles of files; where one is a row of an atlas, the headlines of all, which is what a row holds."""
+    if not any(".json#" in target for target in targets):
+        return [load_profile(target) for target in targets]
+    from lisse.reporting.atlas import atlas_row, headline_words, row_profile
+
+    profiles = []
+    for target in targets:
+        if ".json#" in target:
+            row, words = load_atlas_row(target)
+        else:
+            profile = load_profile(target)
+            row, words = atlas_row(profile), headline_words([profile])
+        profiles.append(row_profile(row, words))
+    return profiles
 
 
 def _summary(profile: Profile) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lisse.profile import Profile
+from lisse.profile import Part, Profile, Quantity, Row
 from lisse.profile_file import number_to_json, writing
 from lisse.reporting.page.headline import headline_rows, profile_headings
 from lisse.run.fingerprint import digest_of
@@ -92,7 +92,7 @@ def atlas_row(profile: Profile, file: str = "") -> AtlasRow:
     )
 
 
-def words_of(profiles: Iterable[Profile]) -> dict[str, dict[str, str]]:
+def headline_words(profiles: Iterable[Profile]) -> dict[str, dict[str, str]]:
     """What every headline means, by label: its sentence, which way is better, its scale."""
     return {
         heading.label: {
@@ -103,6 +103,26 @@ def words_of(profiles: Iterable[Profile]) -> dict[str, dict[str, str]]:
         for profile in profiles
         for heading in profile_headings(profile)
     }
+
+
+def row_profile(row: AtlasRow, words: Mapping[str, Mapping[str, str]]) -> Profile:
+    """The headlines of a row as a profile of one part, to be compared with that of another row."""
+    described = [words.get(label, {}) for label in row.numbers]
+    quantities = [
+        Quantity(label, label, about.get("says", ""), better=about.get("better", "neither"), headline=label)  # type: ignore[arg-type]
+        for label, about in zip(row.numbers, described, strict=True)
+    ]
+    rows = [
+        Row(label, value, kind, n, low=low, high=high)  # type: ignore[arg-type]
+        for label, (value, low, high, n, kind) in row.numbers.items()
+    ]
+    about = {
+        "model": {"name": row.name},
+        "data": {"name": row.data, "fingerprint": row.data_hash},
+        "seed": row.seed,
+        "order": {"by": "of the atlas"},
+    }
+    return Profile((Part("headlines", tuple(rows), tuple(quantities)),), about)
 
 
 def atlas_rows(sources: Sequence[str | Path]) -> tuple[list[AtlasRow], dict[str, dict[str, str]], list[str]]:
@@ -119,14 +139,14 @@ def atlas_rows(sources: Sequence[str | Path]) -> tuple[list[AtlasRow], dict[str,
                 if path.suffix == ".profile":
                     profile = Profile.load(path)
                     row = atlas_row(profile, str(path))
-                    words |= words_of([profile])
+                    words |= headline_words([profile])
                     rows[row.key] = row
                 elif path.parent.name == "failures":
                     rows[path.stem] = _failure(path)
                 else:
-                    more, others = load_atlas(path)
+                    more, meanings = load_atlas(path)
                     rows |= {row.key: row for row in more if row.key not in rows}
-                    words |= others
+                    words |= meanings
             except FileNotFoundError:
                 raise
             except (ValueError, OSError) as error:

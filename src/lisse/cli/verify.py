@@ -1,0 +1,60 @@
+"""``lisse verify PROFILE|ATLAS.json#KEY``: measure it again, and say whether it is the same."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from lisse.cli.compare import CONDITION
+from lisse.cli.files import load_atlas_row, load_profile
+from lisse.cli.outcome import Failed, arguments
+
+
+@click.command()
+@click.argument("target", metavar="PROFILE|ATLAS.json#KEY")
+@click.option("--model", metavar="SPEC", help="The network, where the row's own spec or recipe is not to be used.")
+@click.option("--data", metavar="SPEC", help="The data, where a profile does not say their spec.")
+@click.option("--out", type=click.Path(dir_okay=False), help="Save what was measured now as a profile.")
+@click.pass_context
+def command(ctx: click.Context, target: str, model: str | None, data: str | None, out: str | None) -> None:
+    """Measure a profile or a row of an atlas again, and say whether it comes out the same.
+
+    A network is made again from its public spec, or from recipe and seed; the answer is "the same", what differs (code
+    5), or "cannot: no weights and no recipe" (code 1).
+    """
+    from lisse.reporting.page.headline import headline_rows
+    from lisse.sweeping.verification import Unmakeable, all_numbers, measured_origin, unit_again, verified
+
+    if "#" in target:
+        row, _ = load_atlas_row(target)
+        if row.reason:
+            raise Failed(f"cannot: {row.name} failed ({row.reason}); there are no numbers to compare.")
+        before = {label: number[0] for label, number in row.numbers.items()}
+        origin: dict[str, Any] = {"unit": row.unit, "spec": None, "weights": row.weights, "data_hash": row.data_hash}
+        numbers, digits, version = (
+            lambda profile: {label: row.value for label, row in headline_rows(profile).items()}, 9, row.version,
+        )  # fmt: skip
+    else:
+        profile = load_profile(target)
+        before, numbers, digits = all_numbers(profile), all_numbers, 17
+        origin = measured_origin(profile)
+        versions = origin["versions"] or {}
+        version = f"{versions.get('lisse', '?')}, torch {versions.get('torch', '?')}"
+    try:
+        unit = unit_again(origin, model=model, data=data)
+    except Unmakeable as error:
+        raise Failed(str(error)) from error
+    with arguments(ctx):
+        result = verified(
+            before, unit, numbers, weights=origin["weights"], data_hash=origin["data_hash"], digits=digits
+        )
+    for sentence in result.says:
+        print(sentence)
+    sys.stdout.flush()
+    print(f"It was measured by lisse {version}.", file=sys.stderr)
+    if out and result.profile is not None:
+        print(f"Saved {result.profile.save(out)}.", file=sys.stderr)
+    if result.agreement == "different":
+        ctx.exit(CONDITION)

@@ -1,0 +1,130 @@
+"""`lisse verify`: the same, what differs, or cannot; and gates against a row of an atlas."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lisse.profile import Profile
+
+ROOT = Path(__file__).resolve().parents[2]
+NETWORK = "zoo:fc2?in_channels=1&size=8&mean=none&width=4"
+
+
+@pytest.fixture
+def swept(lisse, folder, monkeypatch) -> tuple[Path, str]:
+    """The profile of a network that was trained in a sweep, and its row in an atlas."""
+    monkeypatch.setattr("lisse.sweeping.driver.Workers", lambda count, devices: ThreadPoolExecutor(1))
+    (folder / "plan.toml").write_text(
+        "data = 'digits'\ninstruments = ['sensitivity']\nlimit = 30\noptions.sensitivity.samples = 20\n"
+        f"[[trainings]]\nmodels = '{NETWORK}'\nrecipes = {{ epochs = 1 }}\nseeds = [3]\n"
+    )
+    assert lisse("sweep", "plan.toml", "--out", "runs").exit_code == 0
+    assert lisse("atlas", "runs", "--out", "a.html", "--table", "a.json", "--no-reports").exit_code == 0
+    (path,) = (folder / "runs" / "profiles").iterdir()
+    from lisse.reporting.atlas import load_atlas
+
+    ((row,), _) = load_atlas(folder / "a.json")
+    return path, f"a.json#{row.key[:6]}"
+
+
+def changed(profile: Profile, **row_changes) -> Profile:
+    """The profile with its first row changed."""
+    part = profile.parts[0]
+    first = dataclasses.replace(part.rows[0], low=None, high=None, **row_changes)
+    return dataclasses.replace(profile, parts=(dataclasses.replace(part, rows=(first, *part.rows[1:])),))
+
+
+def test_a_network_of_recipe_and_seed_comes_out_the_same(lisse, folder, swept):
+    path, row = swept
+    done = lisse("verify", path, "--out", "again.profile")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("the same: ")
+    assert "to the last digit" in done.stdout
+    assert Profile.load(folder / "again.profile").parts == Profile.load(path).parts
+    done = lisse("verify", row)
+    assert done.stdout == "the same: 3 numbers, to the last digit.\n"
+
+    # rounding is told from a difference, and a difference is named
+    profile = Profile.load(path)
+    value = profile.rows[0].value
+    changed(profile, value=value * (1 + 1e-6)).save(folder / "close.profile")
+    close = lisse("verify", "close.profile")
+    assert (close.exit_code, close.stdout.partition(":")[0]) == (0, "the same but for rounding")
+    changed(profile, value=value * 1.5).save(folder / "far.profile")
+    far = lisse("verify", "far.profile")
+    assert far.exit_code == 5
+    assert far.stdout.startswith(f"different: {len(profile.rows) - 1} of {len(profile.rows)} numbers agree")
+    assert f"{value * 1.5:.9g} before, {value:.9g} now" in far.stdout
+
+    # another network in its place has other weights
+    other = lisse("verify", row, "--model", NETWORK)
+    assert other.exit_code == 5
+    assert "The weights differ" in other.stdout
+    data = lisse("verify", row, "--data", "digits?split=all")
+    assert data.exit_code != 0
+
+
+def test_a_measurement_of_ones_own_needs_its_data(lisse, folder):
+    line = ["measure", "sensitivity", NETWORK, "--data", "digits", "--quick", "--samples", "20", "--out", "own.profile"]
+    assert lisse(*line).exit_code == 0
+    assert "give --data SPEC" in lisse("verify", "own.profile").stderr
+    done = lisse("verify", "own.profile", "--data", "digits")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("the same: ")
+
+
+def test_what_cannot_be_made_again_says_so(lisse, folder, swept):
+    path, _ = swept
+    profile = Profile.load(path)
+    about = {**profile.provenance, "sweep": None, "model": {**profile.provenance["model"], "spec": None}}
+    dataclasses.replace(profile, provenance=about).save(folder / "a.profile")
+    done = lisse("verify", "a.profile")
+    assert done.exit_code == 1
+    assert "cannot: no weights and no recipe" in done.stderr
+    unit = {**profile.provenance["sweep"]["unit"], "training": None, "model": NETWORK + "&weights=gone.safetensors"}
+    about = {**profile.provenance, "sweep": {"unit": unit}}
+    dataclasses.replace(profile, provenance=about).save(folder / "b.profile")
+    done = lisse("verify", "b.profile")
+    assert done.exit_code == 1
+    assert "cannot: no weights and no recipe. gone.safetensors is not here" in done.stderr
+    for target, says in (("a.json#zz", "got none"), ("none.json#1", "No such file"), ("a.json#", "must have one row")):
+        done = lisse("verify", target)
+        assert done.exit_code == 3
+        assert says in done.stderr
+
+
+def test_a_row_is_a_gate(lisse, folder, swept):
+    path, row = swept
+    level = lisse("compare", row, path, "--fail-if", "b.stretch > 1.1 * a.stretch")
+    assert level.exit_code == 0, level.output
+    assert "does not hold" in level.stderr
+    assert lisse("compare", row, path, "--fail-if", "stretch > 0").exit_code == 5
+
+
+@pytest.mark.slow
+def test_the_action_runs_its_script(lisse, folder, swept):
+    path, row = swept
+    environment = {**os.environ, "GATE_LISSE": f"{sys.executable} -m lisse", "GATE_AGAINST": row}
+    environment["PYTHONPATH"] = f"{ROOT / 'src'}:{os.environ['PYTHONPATH']}"
+    script = ["bash", str(ROOT / "tools" / "gate" / "gate.sh")]
+
+    def gate(**inputs: str) -> subprocess.CompletedProcess[str]:
+        variables = {f"GATE_{name.upper()}": value for name, value in inputs.items()}
+        return subprocess.run(script, env=environment | variables, capture_output=True, text=True, check=False)
+
+    assert gate(profile=str(path), fail_if="b.stretch > 1.1 * a.stretch\n\n").returncode == 0
+    both = gate(profile=str(path), fail_if="b.stretch > 1.1 * a.stretch\nstretch > 0")
+    assert both.returncode == 5, both.stderr
+    fresh = gate(model=NETWORK, data="digits", instruments="sensitivity", options="--quick --limit 30",
+                 fail_if="b.stretch > 0")  # fmt: skip
+    assert fresh.returncode == 5, fresh.stderr
+    assert "model must be given" in gate(fail_if="b.stretch > 0").stderr
+    assert gate(profile=str(path), fail_if='$(touch "pwned")').returncode == 2
+    assert not (folder / "pwned").exists()
