@@ -1,0 +1,96 @@
+"""What each headline is worth: the tables of docs/atlas.md, from the committed atlas.
+
+    python benchmarks/headlines_worth.py            # prints them; --write puts them into docs/atlas.md
+
+Within each family of at least 20 networks (widths × recipes × seeds), the cross-validated R² of a line through a
+headline (its logarithm, where its scale is one) about three outcomes, with 95 % intervals over recipes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from lisse.reporting.atlas import AtlasRow, load_atlas, worths
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "benchmarks" / "results" / "atlas.json"
+PAGE = ROOT / "docs" / "atlas.md"
+BEGIN, END = "<!-- worth: begin -->", "<!-- worth: end -->"
+
+
+def _error(row: AtlasRow) -> float | None:
+    return row.error[0] if row.error else None
+
+
+def _corruption_drop(row: AtlasRow) -> float | None:
+    numbers = row.numbers
+    return numbers["mCE"][0] - (1 - numbers["accuracy"][0]) if {"mCE", "accuracy"} <= numbers.keys() else None
+
+
+def _attack_distance(row: AtlasRow) -> float | None:
+    return row.numbers["attack"][0] if "attack" in row.numbers else None
+
+
+OUTCOMES = {
+    "Test error": _error,
+    "What corruptions add to the error": _corruption_drop,
+    "Distance to an attack that succeeds": _attack_distance,
+}
+NO_HEADLINE = ("accuracy", "mCE", "attack")  # of smoothness: they are the outcomes
+
+
+def tables(path: Path = TABLE) -> Iterator[str]:
+    """Lines of Markdown."""
+    rows, words = load_atlas(path)
+    labels = [label for label in words if label not in NO_HEADLINE]
+    counts = Counter(row.family for row in rows)
+    failed = sum(bool(row.reason) for row in rows)
+    yield (
+        f"{len(rows)} networks, {failed} of them failed, in {path.stat().st_size / 1e3:.0f} kB: "
+        + ", ".join(f"{count} {family}" for family, count in counts.items())
+        + "."
+    )
+    yield ""
+    for title, outcome in OUTCOMES.items():
+        results = worths(rows, words, outcome, labels=labels)
+        families = list(dict.fromkeys(worth.family for worth in results))
+        sizes = {worth.family: (worth.n, worth.power.groups) for worth in results}
+        yield f"**{title}**, R² for networks left out:"
+        yield ""
+        heads = [f"{name} ({sizes[name][0]} networks, {sizes[name][1]} recipes)" for name in families]
+        yield f"| | {' | '.join(heads)} |"
+        yield "|---|" + "---|" * len(families)
+        for label in labels:
+            powers = {worth.family: worth.power.skill for worth in results if worth.label == label}
+            cells = [_cell(powers[name]) if name in powers else "" for name in families]
+            if any(cells):
+                yield f"| {label} | " + " | ".join(cells) + " |"
+        yield ""
+
+
+def _cell(interval: object) -> str:
+    value, low, high = (float(getattr(interval, end)) for end in ("value", "low", "high"))
+    if not math.isfinite(value):
+        return "–"
+    text = f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    return f"**{text}**" if low > 0 else text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    write = parser.parse_args().write
+    text = "\n".join(tables())
+    print(text)
+    if write:
+        page = PAGE.read_text("utf-8")
+        start, _, rest = page.partition(BEGIN)
+        PAGE.write_text(f"{start}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
