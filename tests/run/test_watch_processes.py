@@ -73,10 +73,13 @@ def run(tmp_path: Path, kind: str, world: int) -> tuple[dict[int, lisse.Profile]
     out.mkdir()
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
+    # DETAIL compares what processes exchange: a forward too many in one of them is an error, not luck. (Under it
+    # torch itself crashes in a DistributedDataParallel.)
+    checked = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if kind == "fsdp" else {}
     processes = [
         subprocess.Popen(
             [sys.executable, str(script), kind, str(out)],
-            env={**os.environ, "WORLD_SIZE": str(world), "RANK": str(rank)},
+            env={**os.environ, **checked, "WORLD_SIZE": str(world), "RANK": str(rank)},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(world)

@@ -90,6 +90,7 @@ class Run:
         self.processes = processes and torch.distributed.is_available() and torch.distributed.is_initialized()
         self._pass: Pass | None = None
         self._shared = 0
+        self._in_turns = False  # while processes take samples in turns
         self._own_taps: tuple[Tap, ...] = ()  # that are no layers, and recorded with them
         self._passing: list[tuple[Any, str | Sequence[Any]]] = []  # pieces that go with the run
         self._saved = [0]  # where the stretches of the clean pass that are on disk begin and end
@@ -251,13 +252,15 @@ class Run:
         return min(self.batch, len(self) - start) if self._records(start) else stop - start
 
     def _records(self, start: int) -> bool:
-        return start == (0 if self._pass is None else self._pass.recorded) and start < self._shared
+        recorded = 0 if self._pass is None else self._pass.recorded
+        return start == recorded and start < self._shared and not self._in_turns
 
     def _holds(self, taps: Sequence[Tap], stop: int) -> bool:
         """Whether the recording has whole activations of these places up to a sample."""
         layers = self.taps if self.readout is None else ()
         return (
             self._pass is not None
+            and not self._in_turns
             and self._pass.recorded >= stop
             and all(tap in layers or tap in self._own_taps for tap in taps)
         )
@@ -505,11 +508,16 @@ class Run:
         step = min(step, -(-n // count))
         starts = list(range(0, n, step))
         blocks: list[tuple[int, dict[str, Tensor]]] = []
-        for turn in range(-(-len(starts) // count)):
-            start = starts[min(turn * count + rank, len(starts) - 1)]
-            values = dict(make(start, min(start + step, n)))
-            if turn * count + rank < len(starts):
-                blocks.append((start, values))
+        # Only the process whose turn the first samples are would record them in passing, and make fewer forwards later.
+        self._in_turns = True
+        try:
+            for turn in range(-(-len(starts) // count)):
+                start = starts[min(turn * count + rank, len(starts) - 1)]
+                values = dict(make(start, min(start + step, n)))
+                if turn * count + rank < len(starts):
+                    blocks.append((start, values))
+        finally:
+            self._in_turns = False
         gathered: list[Any] = [None] * count
         group.all_gather_object(gathered, blocks)
         return _joined([values for _, values in sorted(itertools.chain(*gathered), key=lambda block: block[0])])
