@@ -240,6 +240,24 @@ def test_a_network_that_hides_its_gradient_is_found_out():
     assert any("Warning sign (zero gradient): 100%" in note for note in profile.notes)
 
 
+def test_a_search_without_gradients_gives_no_distance_and_probabilities_are_searched_by_their_logits():
+    class Sure(Bright):
+        def __init__(self, temperature):
+            super().__init__()
+            self.temperature = temperature
+
+        def forward(self, x):
+            return (super().forward(x) / self.temperature).softmax(1)
+
+    options = {**NOTHING, "attacks": ("fgsm",), "eps": (0.2,), "distances": 20}
+    networks = bright(), *(declare(Sure(temperature), kind="plain") for temperature in (1.0, 1e-6))
+    plain, warm, sure = (Robustness(**options).measure(network, DATA) for network in networks)
+    distances = [profile["robustness"].arrays["samples/attack_distance"] for profile in (plain, warm)]
+    np.testing.assert_allclose(*distances, rtol=1e-3)
+    assert not [row for row in sure.rows if row.quantity.startswith("attack_distance")]
+    assert any("No distance of the attack: " in note and "measure the logits" in note for note in sure.notes)
+
+
 # --- where it does not fit ------------------------------------------------------------------------------------------
 
 
@@ -462,7 +480,8 @@ def test_the_distance_of_an_attack_is_left_out_with_the_attacks():
 def test_without_a_box_an_attack_reaches_as_far_as_the_samples():
     model = nn.Sequential(nn.Linear(5, 2))
     vectors = torch.randn(80, 5, generator=torch.Generator().manual_seed(1)) * 3
-    model[0].weight.data.zero_()
+    model[0].weight.data.mul_(1e-6)  # a gradient there is, and no way across
+    model[0].bias.data.copy_(torch.tensor([0.0, 1.0]))
     data = Dataset("v", vectors, model(vectors).argmax(1))
     profile = Robustness(**{**NOTHING, "attacks": ("fgsm",)}, eps=(0.1,), distances=20).measure(
         model, data, order="given"

@@ -53,8 +53,8 @@ def unsquashed(logits: Tensor) -> Tensor:
     Margins of probabilities are not those of the logits behind them, though every decision is the same.
     """
     with torch.no_grad():
-        sums = logits.double().sum(1)
-        probabilities = len(logits) > 0 and bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
+        probabilities = len(logits) > 0 and bool((logits >= 0).all())
+        probabilities = probabilities and bool(((logits.double().sum(1) - 1).abs() < 1e-3).all())
     return logits.clamp_min(torch.finfo(logits.dtype).tiny).log() if probabilities else logits
 
 

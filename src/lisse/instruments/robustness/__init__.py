@@ -23,6 +23,7 @@ from lisse.maths.corruption.parameters import Strength, Variant
 from lisse.networks.answers import are_classes, logits_of
 from lisse.networks.attack import attack_distance, signs
 from lisse.networks.attack.checks import DECLARE, Bounds
+from lisse.networks.attack.sanity import FLAT
 from lisse.networks.bounds import certified_radius
 from lisse.profile import EVERYTHING, LAYERS, Chart, Headline, Line, Panel, Part, Quantity, Row, Value
 from lisse.run import Instrument, Run, level_option, option
@@ -358,7 +359,13 @@ class Robustness(Instrument):
         errors = sample_errors(right)
         if errors is not None:
             arrays["samples/mean_corruption_error"] = errors.numpy()
-        if self._climbs and self.distances:
+        if self._climbs and self.distances and flat > FLAT:
+            notes.append(
+                f"No distance of the attack: {flat:.0%} of the samples have no gradient at all, and a search that "
+                "climbs it finds nothing there, however near a wrong answer is. Probabilities that are 0 or 1 to the "
+                "last digit do that: measure the logits."
+            )
+        elif self._climbs and self.distances:
             distances, reach = self._attack_distances(run, changes.bounds)
             rows += distance_rows(distances, reach, run, norm=self.norm, level=self.level)
             arrays["samples/attack_distance"] = distances.clamp_max(reach).numpy()

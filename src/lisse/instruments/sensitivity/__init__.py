@@ -23,6 +23,7 @@ from lisse.run import Instrument, Run, level_option, option
 from lisse.run.rows import LEAST_SAMPLES, clouds_row, largest_row, sample_row
 from lisse.taps import Tap
 
+_FLAT = 0.1  # share of samples without a gradient beyond which distances by gradients say nothing
 _LEAST_CLOUD = 20  # fewer points are no cloud to speak of
 
 
@@ -314,6 +315,14 @@ class Sensitivity(Instrument):
         make, task = functools.partial(margin_distances, run), f"{self.name}: margins"
         distances = run.blocks(self, "margins", n, make, task=task, step=samples_at_once(run, 0, most=run.batch))
         if not distances:
+            return []
+        flat = float(distances["l2"].isinf().double().mean())
+        if flat > _FLAT:
+            notes.append(
+                f"No distances to the boundary: {flat:.0%} of the samples have no gradient at all, which says nothing "
+                "of how near a wrong answer is. Probabilities that are 0 or 1 to the last digit do that: measure the "
+                "logits."
+            )
             return []
         rows = []
         for norm, width in box_width(inputs_of(run, n)).items():

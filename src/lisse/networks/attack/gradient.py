@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lisse.maths.given import all_finite
-from lisse.networks.answers import Classifier, logits_at, resting
+from lisse.networks.answers import Classifier, logits_at, resting, unsquashed
 from lisse.networks.attack.adaptive import climbed_adaptively
 from lisse.networks.attack.checks import (
     UNIT,
@@ -263,7 +263,7 @@ def _slopes(
     Labels are looked at in the ``first`` of several steps.
     """
     leaf = x.detach().requires_grad_()
-    logits = logits_at(model, leaf, function=function)
+    logits = unsquashed(logits_at(model, leaf, function=function))
     target = y.to(logits.device)
     if first:
         check_classes(function, logits, target)

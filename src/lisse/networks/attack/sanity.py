@@ -45,6 +45,10 @@ class Check:
         return not self.signs
 
 
+#: Share of samples without any gradient beyond which what an attack by gradients does not find says nothing.
+FLAT = 0.1
+
+
 def signs(curves: Curves, clean: float, n: int, *, still: float = 0.0, level: float = 0.95) -> tuple[Sign, ...]:
     """Warning signs in accuracies that were measured on the same ``n`` samples.
 
@@ -101,7 +105,7 @@ def signs(curves: Curves, clean: float, n: int, *, still: float = 0.0, level: fl
                 )
                 warnings.append(Sign(name, says))
                 break
-    if still > 0.1:
+    if still > FLAT:
         says = f"{still:.0%} of the samples have no gradient at all: the loss is flat there to the last digit."
         warnings.append(Sign("zero gradient", says))
     return tuple(warnings)
