@@ -222,6 +222,22 @@ def test_two_faults_share_the_change_in_both_orders():
     assert "1 more layer differs" in profile.notes[0]
 
 
+def test_a_little_more_rounding_than_a_has_is_no_news(monkeypatch):
+    from lisse.instruments import drift as module
+
+    a = llama()
+    original = module.layer_differences
+
+    def rounded(pair, *args, **options):
+        numbers = original(pair, *args, **options)
+        factor = 2.0 if pair.names == ("A", "B") else 1.0  # the pair, and not one network beside itself
+        return {key: factor * 1e-6 + 0 * part if key == "drift/output" else part for key, part in numbers.items()}
+
+    monkeypatch.setattr(module, "layer_differences", rounded)
+    profile = lisse.drift(a, copy.deepcopy(a), tokens(), instrument=QUICK)
+    assert "does not part" in profile.notes[0]
+
+
 class Plain(nn.Module):
     def __init__(self, names="abc", width=6):
         super().__init__()

@@ -110,6 +110,24 @@ class Drift(Instrument):
             "The chance of as many samples above the noise, were B no more than that, corrected for all layers.",
             reference="[balakrishnan2006]", scale="log",
         ),
+        Quantity(
+            "output_share", "share of the output's change",
+            "The share of the change of the answer that comes with this layer, while layers are swapped one by one.",
+            r"\langle z_j - z_{j-1}, z_k - z_0\rangle / \|z_k - z_0\|^2",
+        ),
+        Quantity("part_effect", "change by a part alone",
+                 "The relative change of A's answer where of this layer one part alone is B's.", scale="log"),
+        Quantity("alone", "change by the layer alone",
+                 "The relative change of A's answer where this layer alone is B's.", scale="log"),
+        Quantity("prediction_divergence", "divergence of predictions",
+                 "Kullback-Leibler divergence of B's predictions from A's.", r"\sum_c p_c\log(p_c/q_c)", scale="log",
+                 better="lower"),
+        Quantity("changed_decisions", "changed decisions", "The share of answers whose largest logit is another one.",
+                 better="lower"),
+        Quantity(
+            "first_parting", "first layer that parts",
+            "The first layer that parts, by its share of the change of the answer; its part is the coordinate.",
+        ),
         Quantity("cosine", "cosine", "The cosine of the angle between a sample's activations in A and B.",
                  r"\langle a, b\rangle / \|a\|\|b\|", better="higher", neutral=1.0),
         Quantity(
@@ -133,24 +151,6 @@ class Drift(Instrument):
             "attention_change", "change of attention",
             "How much of its attention a query gives to other keys, the mean of heads and queries.",
             r"\frac12 \sum_j |A_{ij} - B_{ij}|", better="lower",
-        ),
-        Quantity(
-            "output_share", "share of the output's change",
-            "The share of the change of the answer that comes with this layer, while layers are swapped one by one.",
-            r"\langle z_j - z_{j-1}, z_k - z_0\rangle / \|z_k - z_0\|^2",
-        ),
-        Quantity("part_effect", "change by a part alone",
-                 "The relative change of A's answer where of this layer one part alone is B's.", scale="log"),
-        Quantity("alone", "change by the layer alone",
-                 "The relative change of A's answer where this layer alone is B's.", scale="log"),
-        Quantity("prediction_divergence", "divergence of predictions",
-                 "Kullback-Leibler divergence of B's predictions from A's.", r"\sum_c p_c\log(p_c/q_c)", scale="log",
-                 better="lower"),
-        Quantity("changed_decisions", "changed decisions", "The share of answers whose largest logit is another one.",
-                 better="lower"),
-        Quantity(
-            "first_parting", "first layer that parts",
-            "The first layer that parts, by its share of the change of the answer; its part is the coordinate.",
         ),
     )  # fmt: skip
 
@@ -193,6 +193,8 @@ class Drift(Instrument):
                 for layer in pair.alike
             ]  # fmt: skip
         drift = next((row for row in rows if row.quantity == "drift" and row.layer == pair.output), None)
+        order = [quantity.name for quantity in self.QUANTITIES]
+        rows.sort(key=lambda row: order.index(row.quantity))
         return self.part_of(rows, [sentence(pair.names, finding, share, drift), *dict.fromkeys(notes)])
 
     def _attention_rows(self, pair: RunPair) -> list[Row]:
@@ -284,6 +286,8 @@ class Drift(Instrument):
         p = dict(zip(names, self._p(pair, numbers, floors, "injected", names), strict=True))
         layers, few = [name for name in names if p[name] <= 1 - self.level], None
         answer = self._p(pair, numbers, floors, "drift", [pair.output], margin=1.0)
+        if not layers:  # then nothing but the answer says so, and a little more rounding than A has is no news
+            answer = self._p(pair, numbers, floors, "drift", [pair.output])
         output_parts = answer[0] <= 1 - self.level if answer else True  # answers of two shapes are no noise
         if n < LEAST_TESTED:
             notes.append(
