@@ -139,3 +139,17 @@ def test_progress_and_models_of_the_zoo():
     assert [event.done for event in events] == list(range(1, len(rows) + 1))
     assert events[0].total == len(rows)
     assert math.isfinite(rows[-1].bound.value)
+
+
+def test_a_transformer_of_words_is_bounded_from_its_first_block_on():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=31, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=20
+    )
+    with seeded(0):
+        network = transformers.BertModel(config, add_pooling_layer=False).eval()
+    row = layer_bounds(network, torch.randint(0, 31, (3, 5)), metric="worst_token")[-1]
+    assert (row.name, row.shape) == (WHOLE_NETWORK, (5, 16))
+    assert row.bound is not None
+    assert row.bound.log10 == pytest.approx(of_module(network, radius=1.0, metric="worst_token").log10)
+    assert any("enter the first block" in str(condition) for condition in row.bound.hypotheses)

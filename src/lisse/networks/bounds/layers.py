@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from lisse.maths.bounds import Bound
+from lisse.networks.bounds.blocks import stack_of
 from lisse.networks.bounds.module import BoundMetric, of_module
 from lisse.networks.bounds.operators import LINEAR, Still, operator_norm
 from lisse.networks.bounds.slopes import slope
@@ -56,7 +57,8 @@ def layer_bounds(
     asks for it), ``variance``, ``metric`` and ``tol``. Linear layers have :func:`operator_norm`'s lower end beside it.
     ``layers`` chooses modules by names or globs, as :func:`lisse.taps.find` does, in place of these: ``**`` is all of
     them; ``bounded=False`` lists them without bounds. Cost: seconds for ten million weights; a module without a bound
-    costs nothing and has its reason.
+    costs nothing and has its reason. A Transformer of words is bounded from the tokens that enter its first block to
+    the norm behind the last.
     """
     radii = radius if isinstance(radius, Mapping) else {"": radius}
     for argument, values in {"radius": radii.values(), "variance": [variance]}.items():
@@ -75,7 +77,10 @@ def layer_bounds(
         taps = [tap for tap in calls if tap.module in blocks or _beside(tap, modules[tap.module], blocks)]
     spots = [(tap.name, modules[tap.module], entries.get((tap.module, tap.call))) for tap in taps]
     if layers is None:
-        spots.append((WHOLE_NETWORK, root, entries.get(("", 0))))
+        stack = None if ("", 0) in entries else stack_of(root)
+        # A Transformer of words is bounded from the tokens that enter its first block on.
+        first = "" if stack is None else next(name for name, module in modules.items() if module is stack[0])
+        spots.append((WHOLE_NETWORK, root, entries.get((first, 0))))
     if not bounded:
         return [LayerBound(name, type(module).__name__, shape or (), None) for name, module, shape in spots]
     rows = []

@@ -120,6 +120,9 @@ def of_module(
             end = walk.through(copy.deepcopy(part).double().eval().requires_grad_(False), end)
     end = end.settled
     hypotheses = [Hypothesis(f"inputs have norm at most {radius:g}", True, "given")] if layers else []
+    if stack is not None:
+        reach = "it is the map from the tokens that enter the first block to those behind the last and its norm"
+        hypotheses.append(Hypothesis(reach, True, "given"))
     if walk.trusted:
         variances = f"tokens have variance at least {variance:g} before each layer norm"
         hypotheses.append(Hypothesis(variances, True, "given"))
