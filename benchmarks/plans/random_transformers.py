@@ -51,9 +51,3 @@ def resnet() -> nn.Module:
 
     sizes = {"embedding_size": 16, "hidden_sizes": [16, 32, 64, 128], "depths": [1, 1, 1, 1], "layer_type": "basic"}
     return _declared(ResNetForImageClassification(ResNetConfig(**sizes, num_labels=10)))
-
-
-def mobilevit() -> nn.Module:
-    from transformers import MobileViTV2Config, MobileViTV2ForImageClassification
-
-    return _declared(MobileViTV2ForImageClassification(MobileViTV2Config(width_multiplier=0.25, **SMALL)))
