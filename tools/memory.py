@@ -22,8 +22,8 @@ import torch
 
 import lisse
 from lisse.data import Dataset
-from lisse.instruments import ALL
-from lisse.run import Run
+from lisse.instruments import ALL, Extremes
+from lisse.run import Instrument, Run
 
 MIB = 2**20
 #: Instrument, its options, model, shape of a sample, samples, budget in MiB.
@@ -51,6 +51,10 @@ CASES: list[tuple[str, dict[str, Any], str, tuple[int, ...], int, int]] = [
         100,
         50,
     ),
+    ("Extremes", {"samples": 32}, "vit_small?size=64&depth=4", (3, 64, 64), 32, 50),
+    ("Propagation", {"samples": 32}, "vit_small?size=64&depth=4", (3, 64, 64), 32, 50),
+    ("Propagation", {"samples": 32}, "mae_small", (3, 32, 32), 32, 50),
+    ("Contraction", {"samples": 8, "points": 2}, "vit_small?size=64&depth=4", (3, 64, 64), 8, 50),
 ]
 
 
@@ -63,7 +67,8 @@ def status(key: str) -> int:
 def measured(case: int) -> dict[str, float]:
     """What one case was given, announced, and took."""
     name, options, spec, shape, samples, budget = CASES[case]
-    (kind,) = [kind for kind in ALL if kind.__name__ == name]
+    kinds: tuple[type[Instrument], ...] = (*ALL, Extremes)
+    (kind,) = [kind for kind in kinds if kind.__name__ == name]
     arguments: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
     instrument: Any = kind(**arguments)
     torch.set_num_threads(1)
@@ -73,9 +78,9 @@ def measured(case: int) -> dict[str, float]:
     model = lisse.load_model(f"zoo:{spec}")
     smaller = {"samples": 16, "points": 2, "distances": 4, "clean": 16}
     least = kind(**{**arguments, **{key: v for key, v in smaller.items() if key in kind.__dataclass_fields__}})
-    lisse.measure(model, data.take(32), least, batch=8)
+    lisse.measure(model, data.take(min(32, samples)), least, batch=8)
     run = Run(model, data, batch=32, memory=budget * MIB)
-    announced, batch = instrument.bytes(run), 32 * sum(4 * 3 * tap.numel for tap in run.taps)
+    announced, batch = instrument.bytes(run), min(32, samples) * sum(4 * 3 * tap.numel for tap in run.taps)
     run.close()
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")

@@ -9,6 +9,7 @@ import lisse
 from lisse.data import Dataset
 from lisse.instruments import ALL, Propagation
 from lisse.instruments.propagation import _stacked
+from lisse.instruments.propagation.numbers import Rings
 from lisse.maths.attention_distance import attention_distance, attention_mass, mass_profile, uniform_attention
 from lisse.maths.integral import offset_defect
 from lisse.maths.masking import attention_residuals, interpolation_bound, span_weights
@@ -670,3 +671,13 @@ def test_a_loaded_model_is_measured_in_its_own_units():
     normal = (IMAGES - model.mean) / model.std
     expected = token_norm(network.embedded(normal)).mean()
     assert value(profile, "norm", "blocks.0", of="block").value == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_a_shorter_line_reads_the_first_places_of_the_longest():
+    whole, alone = Rings((1, 20), (1, 4), (1, 20)), Rings((1, 9), (1, 4), (1, 20))
+    line, matrix = whole.first(9), torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(0))
+    hidden = torch.arange(9).expand(2, -1) % 2 == 0
+    torch.testing.assert_close(line.of(matrix), alone.of(matrix))
+    torch.testing.assert_close(line.masked(matrix, hidden), alone.masked(matrix, hidden))
+    torch.testing.assert_close(line.uniform, alone.uniform)
+    assert line.columns.untyped_storage().data_ptr() == whole.columns.untyped_storage().data_ptr()  # no copy is kept

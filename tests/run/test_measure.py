@@ -19,7 +19,18 @@ from torch import nn
 import lisse
 from lisse.cli.export import write_csv
 from lisse.data import Dataset, as_dataset
-from lisse.instruments import ALL, Isometry, Lipschitz, Robustness, Sensitivity, Stability, Topology
+from lisse.instruments import (
+    ALL,
+    Contraction,
+    Extremes,
+    Isometry,
+    Lipschitz,
+    Propagation,
+    Robustness,
+    Sensitivity,
+    Stability,
+    Topology,
+)
 from lisse.profile import Part, Quantity, Row
 from lisse.run import Instrument, Run
 
@@ -287,6 +298,20 @@ def test_what_mathematics_takes_is_announced_and_grows_with_it(kind, monkeypatch
     (part,) = lisse.measure(model, data, smaller).parts
     assert not part.rows
     assert re.search(r"Not measured: it takes .* GiB of memory, and .* are free\. Give ", part.notes[0])
+
+
+@pytest.mark.parametrize("kind", [Propagation, Contraction, Extremes], ids=lambda kind: kind.__name__)
+def test_what_tables_of_tokens_take_is_announced_and_grows_with_their_square(kind, monkeypatch):
+    needs = []
+    for size in (16, 32):  # 17 tokens, 65 tokens
+        model = lisse.load_model(f"zoo:vit_small?size={size}&width=24&depth=2")
+        data = (torch.rand(8, 3, size, size), torch.arange(8) % 2)
+        needs.append(kind(samples=8).bytes(Run(model, as_dataset(data), batch=4, memory=1 << 14)))
+    assert 0 < 3 * needs[0] < needs[1]
+    monkeypatch.setattr("lisse.run.instrument.free_bytes", lambda device: 1000)
+    (part,) = lisse.measure(model, data, kind(samples=8)).parts
+    assert not part.rows
+    assert re.search(r"Not measured: it takes .* GiB of memory, and .* are free\. (Give|Take) ", part.notes[0])
 
 
 def test_landmarks_need_less_and_more_points_need_more():

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lisse.instruments.attention import attention_of
 from lisse.instruments.sensitivity.spreads import token_mask
 from lisse.maths.extremes import largest_logit, massive_activation
 from lisse.networks.attention import logits
@@ -60,6 +61,12 @@ class Extremes(Instrument):
     def seconds(self, per_sample: float, layers: int, n: int) -> float:
         """One forward of each sample, and what is taken off it."""
         return 1.5 * min(self.samples, n) * per_sample
+
+    def bytes(self, run: Run) -> int:
+        """The logits of a batch, and the sizes of a layer's numbers, put in order for their median."""
+        size, (_, sites, _) = min(run.batch, run.take(self.samples)), attention_of(run)
+        tables = [site.count * site.entry.shape[0] ** 2 for site in sites]
+        return 4 * size * 3 * max([*tables, *(tap.numel for tap in run.taps)])
 
     def own_taps(self, run: Run) -> None:
         """Calls of attention are seen in the forward alone."""

@@ -391,6 +391,32 @@ class Contraction(Instrument):
 
     # -- what fits -------------------------------------------------------------------------------------------------
 
+    SPARES: ClassVar[str] = "Give a smaller memory=, fewer layers=, points=0 or a smaller --batch."
+
+    def bytes(self, run: Run) -> int:
+        """The samples on which layers are checked, or a few pairs of tokens, or the tables of all pairs of tokens.
+
+        A table holds a number for each pair of tokens and each head, in float64; the weights are kept in float64 too.
+        """
+        sites, _ = self._sites(run)
+        if not sites:
+            return 0
+        few = min(run.take(self.samples), 8, run.batch)
+        tokens, width, heads = (max(sizes) for sizes in zip(*map(_sizes, sites), strict=True))
+        table, reads = 8 * heads * tokens**2, sum(tap.numel for site in sites for tap in site.taps)
+        depth = sum(tap.numel for tap in _along(run, sites))
+        checked = 4 * few * reads + 4 * table
+        compared = 12 * self._at_once(run, reads + depth) * (reads + depth) + 8 * 6 * tokens**2
+        near = 0
+        if self.points:
+            points = self._points_at_once(run, sites)
+            graph = 4 * points * (2 * self.max_iter + 40) * max(site.entry.numel for site in sites)
+            # Rows of the first side; then both sides' tokens, twice as many, and terms of each head as wide as a token.
+            near = 8 * points * reads + 2 * points * table + max(graph + 4 * points * table, 16 * table)
+            near += 8 * 6 * heads * 2 * tokens * width
+        weights = sum(32 * width**2 for _, width, _ in map(_sizes, sites))
+        return weights + max(checked, compared, near)
+
     def fits(self, run: Run) -> str | None:
         """Networks with attention that can be read, on pairs."""
         against = self._counterpart(run)
@@ -490,16 +516,21 @@ class Contraction(Instrument):
 
     def _step(self, plan: Distances) -> int:
         """As many pairs at a time as fit the run's memory."""
-        run = plan.pairs.run
         size = sum(tap.numel for site in plan.sites for tap in site.taps) + sum(tap.numel for tap in plan.depth)
+        return self._at_once(plan.pairs.run, size)
+
+    def _at_once(self, run: Run, size: int) -> int:
         return max(1, min(run.batch, parse_bytes(run.memory) // (3 * 4 * size)))
+
+    def _points_at_once(self, run: Run, sites: Sequence[AttentionSite]) -> int:
+        largest = max(site.entry.numel for site in sites)
+        return max(1, min(8, run.batch, parse_bytes(run.memory) // (4 * (2 * self.max_iter + 40) * largest)))
 
     def _points(self, plan: Distances, forms: list[AttentionForm], n: int) -> dict[str, Tensor]:
         """Local constants at the first few pairs."""
         run = plan.pairs.run
         points = LocalConstants(plan.pairs, plan.sites, forms, plan.metric, self.noise, self.max_iter, self.tol)
-        largest = max(site.entry.numel for site in plan.sites)
-        step = max(1, min(8, run.batch, parse_bytes(run.memory) // (4 * (2 * self.max_iter + 40) * largest)))
+        step = self._points_at_once(run, plan.sites)
         return run.blocks(self, "points", min(n, self.points), points.block, task=f"{self.name}: points", step=step)
 
     def _rows(
@@ -552,6 +583,12 @@ def _along(run: Run, sites: Sequence[AttentionSite]) -> list[Tap]:
         for tap in run.taps
         if len(tap.shape) == 2 and tap.role in ("stem", "block", "chosen") and tap.numel and tap.shape[-1] in widths
     ]
+
+
+def _sizes(site: AttentionSite) -> tuple[int, int, int]:
+    """Most tokens of one side, their width, and heads."""
+    shapes = [tap.shape for tap in (site.entry, site.keys) if tap is not None]
+    return max(shape[0] for shape in shapes), max(shape[-1] for shape in shapes), site.count
 
 
 def _images(run: Run) -> bool:

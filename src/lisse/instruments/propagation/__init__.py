@@ -15,7 +15,7 @@ from torch import Tensor
 from lisse.instruments.attention import attention_of
 from lisse.instruments.propagation.masked import CONSTRUCTIONS, TOGETHER, check_positions, residuals_at, trivial
 from lisse.instruments.propagation.numbers import is_key, quantity_at
-from lisse.instruments.propagation.reading import LEAST_GROUP, Reading
+from lisse.instruments.propagation.reading import LEAST_GROUP, Reading, reading_bytes
 from lisse.instruments.propagation.sites import AttentionBlock, Stage, stages_of
 from lisse.maths.intervals import Interval, bootstrap
 from lisse.maths.power_law import power_law
@@ -261,6 +261,16 @@ class Propagation(Instrument):
             _, sites, reasons = attention_of(run)
             return None if sites else f"no attention can be read: {' '.join(reasons[:3])}"
         return None
+
+    SPARES: ClassVar[str] = "Give a smaller --batch, or fewer kernels= and lemma=."
+
+    def bytes(self, run: Run) -> int:
+        """The attention of a batch in a few copies, the grid's distances, and the images that wait for their group."""
+        try:
+            stages, _ = self._stages(run)
+        except ValueError:  # as the part will say
+            return 0
+        return max((reading_bytes(self, run, stage, run.take(self.samples)) for stage in stages), default=0)
 
     def passes(self, run: Run) -> int:
         """All samples; a masked autoencoder is read in passes of its own."""

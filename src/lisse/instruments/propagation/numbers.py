@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -75,20 +76,36 @@ class Rings:
 
     def __init__(self, grid: tuple[int, int], radii: tuple[int, ...], largest: tuple[int, int]) -> None:
         euclidean, chebyshev = (grid_distances(grid, metric=metric) for metric in ("euclidean", "chebyshev"))
-        reach = max(largest)
-        self.radii = tuple(radius for radius in radii if radius < reach)
-        self.every = tuple(sorted({*self.radii, *range(min(reach, PROFILE + 1))}))
+        self.radii = tuple(radius for radius in radii if radius < max(largest))
+        self.every = self.radii_of(radii, max(largest))
+        self.whole: Rings | None = None
         columns = [euclidean, *((chebyshev <= radius).double() for radius in self.every)]
         self.columns = torch.stack(columns, -1)  # [p, p, 1 + every]
         p = grid[0] * grid[1]
         self.uniform = torch.einsum("ij,ijr->r", uniform_attention(p), self.columns) / p
 
+    @staticmethod
+    def radii_of(radii: Sequence[int], reach: int) -> tuple[int, ...]:
+        """Those within the ``reach`` of a grid, and 0 … :data:`PROFILE`."""
+        return tuple(sorted({*(radius for radius in radii if radius < reach), *range(min(reach, PROFILE + 1))}))
+
     def column(self, radius: int) -> int:
         """The column of a radius."""
         return 1 + self.every.index(radius)
 
+    def first(self, length: int) -> Rings:
+        """Those of the first places of a line, which is their own: one table of distances serves every length."""
+        line = copy(self)
+        line.whole, line.columns = self, self.columns[:length, :length]
+        line.uniform = torch.einsum("ij,ijr->r", uniform_attention(length), line.columns.double().cpu()) / length
+        return line
+
     def like(self, matrix: Tensor) -> Tensor:
         """The columns in the type and on the device of ``matrix``."""
+        if self.whole is not None:
+            length = len(self.columns)
+            self.columns = self.whole.like(matrix)[:length, :length]
+            return self.columns
         if self.columns.dtype != matrix.dtype or self.columns.device != matrix.device:
             self.columns = self.columns.to(matrix)
         return self.columns

@@ -45,13 +45,39 @@ if TYPE_CHECKING:
 LEAST_GROUP = 4  # the unbiased HSIC needs as many
 
 
+def group_of(n: int) -> int:
+    """How many of n images make a group for the similarity: eight groups or more, for an interval."""
+    return max(LEAST_GROUP, min(50, n // LEAST_SAMPLES))
+
+
+def reading_bytes(options: Propagation, run: Run, stage: Stage, n: int) -> int:
+    """What :class:`Reading` holds beside the activations of a batch.
+
+    Of a batch: the attention of one layer in a few copies, its ends, and the tokens behind every layer, with those of
+    the images that wait for their group. Of the images taken apart: more such copies, for Lemma 6.1 in float64. And
+    the distances on the grid, a column for each radius.
+    """
+    size, last, largest = min(run.batch, n), 0, 0
+    for layer in stage.layers:
+        tokens, width = layer.site.entry.shape[0], layer.site.entry.shape[-1]
+        table, places = 4 * layer.site.count * tokens**2, (layer.grid[0] * layer.grid[1]) ** 2
+        copies = 4 * size + 6 * min(size, options.kernels)
+        if stage.part == "decoder":  # attention from masked to visible patches is scaled anew
+            copies += 4 * size + 12 * min(size, options.lemma)
+        radii = len(Rings.radii_of(options.radii, max(layer.grid))) + 1
+        columns = 8 * 3 * radii * places
+        largest = max(largest, copies * table + columns + 4 * 14 * size * tokens * width)
+        last += 4 * 2 * (size + group_of(n)) * layer.after.numel
+    return largest + last
+
+
 class Reading:
     """One stage of a model, as a function of a range of images: see :meth:`block`."""
 
     def __init__(self, options: Propagation, run: Run, stage: Stage, n: int) -> None:
         self.options, self.run, self.stage, self.n = options, run, stage, n
         self.key = ("reading", stage.part)
-        self.group = max(LEAST_GROUP, min(50, n // LEAST_SAMPLES))  # eight groups or more, for an interval
+        self.group = group_of(n)
         self.roles = {tap: (i, word) for i, layer in enumerate(stage.layers) for word, tap in layer.taps.items()}
         self.rings: dict[tuple[tuple[int, int], tuple[int, int]], Rings] = {}
         self.waiting: list[Tensor] = []  # layer by layer, images before ``position`` that make no whole group yet
@@ -222,7 +248,9 @@ class Reading:
         """The rings around the tokens of a sample with ``length`` of them, or of the longest."""
         grid = layer.grid if length is None else layer.within(length)
         if (grid, layer.grid) not in self.rings:
-            self.rings[grid, layer.grid] = Rings(grid, self.options.radii, layer.grid)
+            line = grid != layer.grid and grid[0] == layer.grid[0] == 1 and grid[1] < layer.grid[1]
+            whole = self.rings_of(layer) if line else Rings(grid, self.options.radii, layer.grid)
+            self.rings[grid, layer.grid] = whole.first(grid[1]) if line else whole
         return self.rings[grid, layer.grid]
 
     # -- beside the layers -----------------------------------------------------------------------------------------

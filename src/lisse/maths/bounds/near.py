@@ -22,7 +22,7 @@ from lisse.maths.markov.kernels import Bilinear
 from lisse.maths.transport.solvers import ground_distances
 
 Ground = Literal[1, 2]
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 
 
 def attention_on_hull(atoms: Values, potential: Bilinear, *, lookup: Values | None = None, ground: Ground = 1) -> Bound:
