@@ -12,6 +12,7 @@ PYTHON  ?= python3
 VENV    := .venv
 PY      ?= $(VENV)/bin/python
 ENV     ?= $(VENV)/.installed
+LOCK    ?=
 WORKERS ?= 2
 ARGS    ?=
 
@@ -33,11 +34,13 @@ help: ## This list
 # $(call environment,FOLDER,FILE WITH CONSTRAINTS,EXTRAS): a virtual environment with lisse and its
 # experiments in it, editable.
 # The build back end comes first and isolation is off, so that constraints hold for it too.
+# With LOCK=lock.txt everything but torch is installed by its hashes before that, which leaves torch alone to be found.
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lisse needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12 …")'
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) cannot make virtual environments: install its venv module (Debian: python3-venv)."; exit 1; }
 	@echo "Installing lisse into $(1) (once; some minutes, most of them torch)"
 	@$(PYTHON) -m venv $(1)
+	@$(if $(LOCK),$(1)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --require-hashes --no-deps --requirement $(LOCK))
 	@$(1)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(2) hatchling editables
 	@$(1)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --constraint $(2) --editable '.[$(3)]' --editable ./experiments
 endef

@@ -21,7 +21,7 @@ def tool(name: str) -> ModuleType:
     return module
 
 
-hooks, minimum, house = tool("docs_hooks"), tool("minimum"), tool("house")
+hooks, minimum, house, lock = tool("docs_hooks"), tool("minimum"), tool("house"), tool("lock")
 
 
 def page(path: str) -> SimpleNamespace:
@@ -168,3 +168,31 @@ def test_the_table_has_a_column_for_each_tree(tmp_path, capsys):
     assert table[0] == "| files of src, without experiments | 1 | 1 |"
     assert table[1] == "| lines of src, without experiments | 21 | 21 |"
     assert table[4] == "| functions with C901 > 10 | 1 | 1 |"
+
+
+def test_the_lock_has_hashes_for_all_that_is_pinned_but_torch():
+    blocks = [block.split(" \\\n") for block in re.split(r"\n(?=\S)", (ROOT / "lock.txt").read_text().strip())]
+    requirements = [block for block in blocks if not block[0].startswith("#")]
+    assert all(re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}", line) for _, *lines in requirements for line in lines)
+    assert all(lines for _, *lines in requirements)
+    pins = lock.pins((ROOT / "constraints.txt").read_text())
+    assert [head for head, *_ in requirements] == [f"{name}=={version}" for name, version in pins]
+    assert not {name for name, _ in pins} & {"torch", "torchvision"}
+    assert "LOCK=lock.txt" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_hashes_are_those_of_the_release_that_fit_and_of_its_source_where_it_has_no_wheel():
+    files = {
+        "some_thing-1.2-cp311-cp311-manylinux_2_28_x86_64.whl": "a",
+        "some_thing-1.2-cp310-cp310-manylinux_2_28_x86_64.whl": "b",
+        "some_thing-1.2-cp313-cp313t-win_amd64.whl": "c",
+        "some_thing-1.20-py3-none-any.whl": "d",
+        "some-thing-1.2.tar.gz": "e",
+        "some-thing-1.3.tar.gz": "f",
+    }
+    page = "".join(f'<a href="../files/{name}#sha256={digit * 64}">{name}</a>' for name, digit in files.items())
+    assert lock.hashes(page, "some.thing", "1.2") == ["a" * 64]
+    assert lock.hashes(page, "some.thing", "1.3") == ["f" * 64]
+    assert lock.hashes(page, "some.thing", "1.20") == ["d" * 64]
+    with pytest.raises(ValueError, match=r"lock: some\.thing 9 must have a file that fits"):
+        lock.hashes(page, "some.thing", "9")
