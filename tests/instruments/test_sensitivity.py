@@ -575,3 +575,12 @@ def test_a_derivative_that_is_not_finite_names_its_layer():
     profile = lisse.measure(model, points, Sensitivity(samples=20, points=8, draws=8))
     assert any("not finite" in note and " 1 (" in note for note in profile.notes), profile.notes
     assert all(math.isfinite(row.value) for row in profile.rows)
+
+
+def test_a_layer_where_all_samples_are_one_point_has_no_effective_rank_and_a_note_says_why():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3)).bfloat16()
+    torch.nn.init.zeros_(model[0].weight)
+    (part,) = lisse.measure(model, torch.randn(30, 4), Sensitivity(samples=30, points=0, draws=0)).parts
+    ranks = {row.layer: row.value for row in part.rows if row.quantity == "effective_rank"}
+    assert [layer for layer, value in ranks.items() if value != value] == ["0", "1"]
+    assert "No effective rank at 0, 1: all samples of a cloud are one point there." in part.notes

@@ -199,6 +199,8 @@ class Sensitivity(Instrument):
             at = {"cloud": size}
             rank_row = clouds_row("effective_rank", ranks[tap.name], size, tap, at, level=self.level, least=1.0)
             rows += [norm_row, rank_row]
+        if points := [tap.name for tap in run.taps if bool(ranks[tap.name].isnan().any())]:
+            notes.append(f"No effective rank at {_listed(points)}: all samples of a cloud are one point there.")
         return rows
 
     # -- local Lipschitz constants ---------------------------------------------------------------------------------
