@@ -60,12 +60,12 @@ def reading_bytes(options: Propagation, run: Run, stage: Stage, n: int) -> int:
     size, last, largest = min(run.batch, n), 0, 0
     for layer in stage.layers:
         tokens, width = layer.site.entry.shape[0], layer.site.entry.shape[-1]
-        table, places = 4 * layer.site.count * tokens**2, (layer.grid[0] * layer.grid[1]) ** 2
+        table, squares = 4 * layer.site.count * tokens**2, (layer.grid[0] * layer.grid[1]) ** 2
         copies = 4 * size + 6 * min(size, options.kernels)
         if stage.part == "decoder":  # attention from masked to visible patches is scaled anew
             copies += 4 * size + 12 * min(size, options.lemma)
         radii = len(Rings.radii_of(options.radii, max(layer.grid))) + 1
-        columns = 8 * 3 * radii * places
+        columns = 8 * 3 * radii * squares
         largest = max(largest, copies * table + columns + 4 * 14 * size * tokens * width)
         last += 4 * 2 * (size + group_of(n)) * layer.after.numel
     return largest + last
@@ -249,8 +249,8 @@ class Reading:
         grid = layer.grid if length is None else layer.within(length)
         if (grid, layer.grid) not in self.rings:
             line = grid != layer.grid and grid[0] == layer.grid[0] == 1 and grid[1] < layer.grid[1]
-            whole = self.rings_of(layer) if line else Rings(grid, self.options.radii, layer.grid)
-            self.rings[grid, layer.grid] = whole.first(grid[1]) if line else whole
+            longest = self.rings_of(layer) if line else Rings(grid, self.options.radii, layer.grid)
+            self.rings[grid, layer.grid] = longest.first(grid[1]) if line else longest
         return self.rings[grid, layer.grid]
 
     # -- beside the layers -----------------------------------------------------------------------------------------
