@@ -12,6 +12,7 @@ from torch import nn
 
 import lisse
 from lisse.instruments.drift import Drift
+from lisse.networks import zoo
 from lisse.run import Run, RunPair
 from lisse.run.pair import profile_of_pair
 
@@ -137,6 +138,23 @@ def test_what_no_module_does_is_said_by_where_it_is_first_seen(fault, layer, wor
     profile = lisse.drift(a, b, tokens(), instrument=QUICK)
     assert first(profile) == (layer, "head" if layer == "output" else "attention")
     assert f"In {layer}, what differs by itself: {words}." in profile.notes
+
+
+@pytest.mark.parametrize(
+    ("build", "weight", "part"),
+    [
+        (lambda: zoo.build("attention_small", classes=3, size=16), "blocks.4.attention.out.weight", "attention"),
+        (lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Linear(6, 3)), "2.weight", "MLP"),
+    ],
+)
+def test_a_layer_that_is_one_module_is_what_it_is(build, weight, part):
+    torch.manual_seed(0)
+    a = build().eval()
+    b = copy.deepcopy(a)
+    scaled(weight, 1.2)(b)
+    shape = (6,) if part == "MLP" else (3, 16, 16)
+    data = torch.rand(16, *shape, generator=torch.Generator().manual_seed(1))
+    assert first(lisse.drift(a, b, data, instrument=QUICK))[1] == part
 
 
 def test_clouds_and_attention_are_compared():

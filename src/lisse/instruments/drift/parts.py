@@ -165,7 +165,7 @@ def part_of(pair: RunPair, name: str, twins: Sequence[_Twin], index: int) -> str
             for word in [word_of(twin.a, block)]
             if word not in ("norm", "residual") and twin.a.kind not in _SILENT
         ),
-        "residual",
+        word_of(tap, ""),  # a layer that is one module
     )
 
 
@@ -176,7 +176,11 @@ def word_of(tap: Tap, block: str) -> str:
         return "norm"
     if tap.kind.startswith("Conv") and "Conv1D" not in tap.kind:
         return "convolution"
-    return _by_name(name) or ("MLP" if tap.kind in ("Linear", "Conv1D") else "residual")
+    return (
+        _by_name(name)
+        or _by_name(block.rpartition(".")[2])
+        or ("MLP" if tap.kind in ("Linear", "Conv1D") else "residual")
+    )
 
 
 def _by_name(name: str) -> str | None:
