@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lisse.profile import Profile
+from lisse.reporting.atlas import AtlasRow, save_atlas
 
 ROOT = Path(__file__).resolve().parents[2]
 NETWORK = "zoo:fc2?in_channels=1&size=8&mean=none&width=4"
@@ -91,7 +92,7 @@ def test_what_cannot_be_made_again_says_so(lisse, folder, swept):
     unit = {**profile.provenance["sweep"]["unit"], "training": None, "model": NETWORK + "&weights=gone.safetensors"}
     about = {**profile.provenance, "sweep": {"unit": unit}}
     dataclasses.replace(profile, provenance=about).save(folder / "b.profile")
-    done = lisse("verify", "b.profile")
+    done = lisse("verify", "b.profile", "--trust")
     assert done.exit_code == 1
     assert "cannot: no weights and no recipe. gone.safetensors is not here" in done.stderr
     for target, says in (("a.json#zz", "got none"), ("none.json#1", "No such file"), ("a.json#", "must have one row")):
@@ -128,3 +129,72 @@ def test_the_action_runs_its_script(lisse, folder, swept):
     assert "model must be given" in gate(fail_if="b.stretch > 0").stderr
     assert gate(profile=str(path), fail_if='$(touch "pwned")').returncode == 2
     assert not (folder / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "asks"),
+    [
+        ({"model": "stranger:network?path=pwned"}, "to import and call stranger:network"),
+        ({"model": "stranger:network", "training": None}, "to import and call stranger:network"),
+        ({"model": "hf:/somewhere"}, "to open hf:/somewhere"),
+        ({"model": "recorded:/somewhere"}, "to open recorded:/somewhere"),
+        ({"model": "/somewhere/a.safetensors"}, "to open /somewhere/a.safetensors"),
+        ({"model": f"{NETWORK}&weights=/dev/zero"}, "to open /dev/zero"),
+        ({"data": "stranger:data"}, "to load data from stranger:data"),
+        ({"data": "npz:/somewhere.npz"}, "to load data from npz:/somewhere.npz"),
+        ({"data": "folder:/"}, "to load data from folder:/"),
+        ({"data": "sentences?tokenizer=/somewhere"}, "to load data from sentences?tokenizer=/somewhere"),
+        ({"data": "mnist?download=true"}, "to load data from mnist?download=true"),
+        ({"training": {"data": "stranger:data"}}, "to load data from stranger:data"),
+        ({"instruments": {"stranger:Kind": {}}}, "to import stranger:Kind"),
+    ],
+)
+def test_a_strangers_file_imports_opens_and_fetches_nothing(lisse, folder, monkeypatch, changes, asks):
+    (folder / "stranger.py").write_text("open('pwned', 'w').close()\n")
+    monkeypatch.setattr("lisse.sweeping.verification.measured", lambda unit: pytest.fail(f"{unit} was measured"))
+    unit = {"model": NETWORK, "data": "digits", "instruments": {"sensitivity": {}}, **changes}
+    Profile((), {"sweep": {"unit": unit}}).save(folder / "a.profile")
+    rows = [AtlasRow("abc", "n", "f", "d", unit=unit)]
+    save_atlas(rows, {}, folder / "a.json")
+    for target in ("a.profile", "a.json#abc"):
+        done = lisse("verify", target)
+        assert done.exit_code == 1, done.output
+        assert f"cannot: the file asks {asks}" in done.stderr
+        assert "--trust" in done.stderr
+    assert not (folder / "pwned").exists()
+
+
+def test_code_that_a_file_names_is_imported_by_ones_word(lisse, folder):
+    (folder / "mine_to_trust.py").write_text(
+        f"import lisse\ndef network(): return lisse.load_model('{NETWORK}')\nopen('imported', 'w').close()\n"
+    )
+    line = ["measure", "sensitivity", "mine_to_trust:network", "--data", "digits", "--quick", "--samples", "20"]
+    assert lisse(*line, "--out", "own.profile").exit_code == 0
+    (folder / "imported").unlink()
+    sys.modules.pop("mine_to_trust")
+    assert "to import and call mine_to_trust:network" in lisse("verify", "own.profile", "--data", "digits").stderr
+    assert not (folder / "imported").exists()
+    for words in (["--trust"], ["--model", "mine_to_trust:network"]):
+        done = lisse("verify", "own.profile", "--data", "digits", *words)
+        assert done.stdout.startswith("the same: "), done.output
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        [],
+        {"model": 3, "data": "digits", "instruments": {}},
+        {"model": NETWORK, "data": None, "instruments": {}},
+        {"model": NETWORK, "data": "digits", "instruments": {}, "threads": 10**7},
+        {"model": NETWORK, "data": "digits", "instruments": {}, "threads": "many"},
+        {"model": NETWORK, "data": "digits", "instruments": {}, "evil": 1},
+        {"model": NETWORK, "data": "digits", "instruments": {}, "training": {"data": "digits", "recipe": "no"}},
+        {"model": NETWORK, "data": "digits", "instruments": {}, "training": {"data": "digits", "changes": {"x": 1}}},
+        {"model": NETWORK, "data": "digits", "instruments": {}, "training": 7},
+    ],
+)
+def test_what_is_no_measurement_is_a_line(lisse, folder, unit):
+    Profile((), {"sweep": {"unit": unit}}).save(folder / "a.profile")
+    done = lisse("verify", "a.profile")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
+    assert "asks for what is no measurement" in done.stderr

@@ -16,13 +16,14 @@ from lisse.cli.outcome import Failed, arguments
 @click.argument("target", metavar="PROFILE|ATLAS.json#KEY")
 @click.option("--model", metavar="SPEC", help="The network, where the row's own spec or recipe is not to be used.")
 @click.option("--data", metavar="SPEC", help="The data, where a profile does not say their spec.")
+@click.option("--trust", is_flag=True, help="Import the code, and open the files, that it names.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Save what was measured now as a profile.")
 @click.pass_context
-def command(ctx: click.Context, target: str, model: str | None, data: str | None, out: str | None) -> None:
+def command(ctx: click.Context, target: str, model: str | None, data: str | None, trust: bool, out: str | None) -> None:
     """Measure a profile or a row of an atlas again, and say whether it comes out the same.
 
     A network is made again from its public spec, or from recipe and seed; the answer is "the same", what differs (code
-    5), or "cannot: no weights and no recipe" (code 1).
+    5), or "cannot: no weights and no recipe" (code 1). Code and files that it names need your word (--trust).
     """
     from lisse.reporting.page.headline import headline_rows
     from lisse.sweeping.verification import Unmakeable, all_numbers, measured_origin, unit_again, verified
@@ -43,7 +44,7 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
         versions = origin["versions"] or {}
         version = f"{versions.get('lisse', '?')}, torch {versions.get('torch', '?')}"
     try:
-        unit = unit_again(origin, model=model, data=data)
+        unit = unit_again(origin, model=model, data=data, trust=trust)
     except Unmakeable as error:
         raise Failed(str(error)) from error
     with arguments(ctx):

@@ -152,6 +152,14 @@ def load_data(
     return request.cut(data)
 
 
+def bundled(spec: str) -> bool:
+    """Whether a spec names data by lisse's own name alone: no code, no file that it chooses, and nothing to fetch."""
+    head, options = _parsed(spec.strip())
+    if head not in SOURCES or SOURCES[head].takes != "name" or "download" in options:
+        return False
+    return options.get("tokenizer", "") in ("", "words", "bytes")
+
+
 def _ending(head: str) -> str | None:
     suffixes = [suffix for suffix in Path(head).suffixes if suffix not in (".gz", ".xz")]
     return _KINDS_OF_FILE.get(suffixes[-1]) if suffixes else None

@@ -11,12 +11,15 @@ from typing import Any, Literal
 
 from lisse.models.specs import parse
 from lisse.profile import Profile
+from lisse.sweeping.trust import reaches
 from lisse.sweeping.unit import Unit, measured
 
 #: ``same``: every number to its last digit; ``close``: within :data:`CLOSE`.
 Agreement = Literal["same", "close", "different"]
 #: What other processors and versions of libraries may change in a number, relative to it.
 CLOSE = 1e-4
+#: More than any machine has, and less than what ends a process.
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -29,27 +32,49 @@ class Verification:
 
 
 class Unmakeable(ValueError):
-    """A row that says neither weights nor a recipe from which it could be made again."""
+    """A row that says neither weights nor a recipe from which it could be made again, or that asks for too much."""
 
 
-def unit_again(about: Mapping[str, Any], *, model: str | None = None, data: str | None = None) -> Unit:
+def unit_again(
+    about: Mapping[str, Any], *, model: str | None = None, data: str | None = None, trust: bool = False
+) -> Unit:
     """The unit that makes a profile again: what its sweep was asked for, or what a measurement says of itself.
 
     ``model`` is a spec that takes the place of the network, whose weights are then compared; ``data`` one that takes
-    the place of the data. :class:`Unmakeable` says what is missing.
+    the place of the data. Without ``trust`` nothing else that the file names is imported, opened or fetched.
+    :class:`Unmakeable` says what is missing.
     """
     document = about.get("unit")
     if document is None:
         document = _document(about, model, data)
+    try:
+        unit = _unit(document, model, data)
+        asks = [] if trust else reaches(unit, wishes=tuple(filter(None, (model, data))))
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise Unmakeable(f"cannot: the file asks for what is no measurement ({error}).") from error
+    if asks:
+        raise Unmakeable(
+            f"cannot: the file asks {', '.join(asks)}, and it is not trusted to. If you know who wrote it, give "
+            "--trust; or give --model and --data yourself."
+        )
+    parsed = parse(unit.model)
+    for name in filter(None, (parsed.options.get("weights"), parsed.name if parsed.hub == "checkpoint" else None)):
+        if not Path(str(name)).expanduser().is_file():
+            raise Unmakeable(f"cannot: no weights and no recipe. {name} is not here; give --model SPEC.")
+    return unit
+
+
+def _unit(document: Mapping[str, Any], model: str | None, data: str | None) -> Unit:
+    """The unit of a document that anybody may have written."""
     unit = Unit.of(document)
     if data is not None:
         unit = dataclasses.replace(unit, data=data)
     if model is not None:
         unit = dataclasses.replace(unit, model=model, training=None)
-    parsed = parse(unit.model)
-    for name in filter(None, (parsed.options.get("weights"), parsed.name if parsed.hub == "checkpoint" else None)):
-        if not Path(str(name)).expanduser().is_file():
-            raise Unmakeable(f"cannot: no weights and no recipe. {name} is not here; give --model SPEC.")
+    if unit.training is not None:
+        _ = unit.training.full_recipe  # refuses what could not train
+    if not 1 <= unit.threads <= MOST_THREADS:
+        raise ValueError(f"{unit.threads} threads")
     return unit
 
 
