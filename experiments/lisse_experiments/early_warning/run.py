@@ -5,8 +5,8 @@ Sources   the largest attention logit [dehghani2023], massive activations [sun20
 Claim     none of a paper: tried, with thresholds from other trainings, against the gradient's norm
 Command   lisse reproduce early_warning [--scale smoke | small] [--device cuda] [--out FOLDER]; goes on after a stop
 Hardware  smoke: one CPU core; small: one CPU core, or a GPU
-Time      smoke: under a minute; small: about an hour of one core
-Expect    what expected.json says
+Time      smoke: under a minute; small: 51 minutes of a core that did other work as well
+Expect    small: norms, massive activations, logits and stretches warn of 19 or 20 of 20 trainings, the gradient of 4
 """
 
 from __future__ import annotations
