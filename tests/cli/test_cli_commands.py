@@ -88,6 +88,20 @@ def test_layers_takes_data_and_globs_and_says_what_was_skipped(lisse: Run, folde
     assert "input" not in result.stdout.split("Skipped")[0]
 
 
+def test_layers_says_what_is_not_seen(lisse: Run, folder: Path) -> None:
+    (folder / "importable" / "functional_models.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.a = nn.Parameter(torch.ones(3, 3))\n"
+        "        self.b = nn.Parameter(torch.ones(3, 2))\n\n    def forward(self, x):\n"
+        "        return (x @ self.a).relu() @ self.b\n",
+        encoding="utf-8",
+    )
+    result = lisse("layers", "functional_models:Net", "--data", "points.npz")
+    assert "Note: No layers were found between input and output: its forward calls no module" in result.stdout
+    document = json.loads(lisse("layers", "functional_models:Net", "--data", "points.npz", "--json").stdout)
+    assert len(document["notes"]) == 1
+
+
 def test_layers_without_an_example_asks_for_one(lisse: Run) -> None:
     result = lisse("layers", MODEL)
     assert (result.exit_code, "give an example with --data" in result.stderr) == (2, True)

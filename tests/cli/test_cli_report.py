@@ -335,6 +335,11 @@ def test_runs_lists_what_was_measured(lisse: Run, folder: Path) -> None:
     assert result.stdout.count(MODEL) == 2
     assert "points" in result.stdout
     assert "TopoLip" in result.stdout
+    assert [cell.strip() for cell in result.stdout.splitlines()[0].split("  ") if cell.strip()][2:4] == [
+        "samples",
+        "seed",
+    ]
+    assert "topology 30" in result.stdout, "three clouds of ten"
     lines = [json.loads(line) for line in lisse("runs", "--json").stdout.splitlines()]
     assert Profile.load(lines[0]["file"]).name == MODEL
     assert lines[0]["date"] >= lines[1]["date"]

@@ -116,6 +116,32 @@ def test_a_failing_instrument_raises_or_is_noted():
     assert len(profile["mean"].rows) == 3
 
 
+class Product(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 4), nn.Linear(3, 4)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.first(a) * self.second(b)
+
+
+def test_what_the_layers_have_to_say_is_in_every_part_with_numbers(tmp_path):
+    traced = torch.jit.trace(network(), X)
+    for _ in range(2):  # the second comes from the cache
+        with pytest.warns(UserWarning, match="No layers were found between input and output"):
+            profile = lisse.measure(traced, X, [Mean(), Never()], cache=tmp_path)
+        assert "TorchScript" in profile["mean"].notes[0]
+        assert profile["never"].notes == ("Not measured: it is never satisfied.",)
+    with pytest.warns(UserWarning, match="several inputs: input is a, and b is not read"):
+        profile = lisse.measure(Product(), ({"a": X, "b": X[:, :3]}, torch.arange(40) % 2), [Isometry(samples=20)])
+    assert any("No gradients" in note and "the inputs are several (a, b)" in note for note in profile.notes)
+
+
+def test_a_tuple_of_two_is_inputs_and_targets_and_says_so():
+    with pytest.raises(RuntimeError, match=r"A tuple of two is \(inputs, targets\): name a model's several inputs"):
+        lisse.measure(Product(), (X, X[:, :3]), [Mean()])
+
+
 def normed() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4), nn.BatchNorm1d(4)).eval()

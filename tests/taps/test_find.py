@@ -257,6 +257,49 @@ def test_what_cannot_be_run_twice_says_so():
         taps.find(torch.jit.script(nn.Linear(3, 3)), torch.rand(4, 3))
 
 
+class Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.rand(3, 4)), nn.Parameter(torch.rand(4, 2))
+
+    def forward(self, x):
+        return torch.relu(x @ self.first) @ self.second
+
+
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right, self.last = nn.Linear(3, 4), nn.Linear(2, 4), nn.Linear(4, 2)
+
+    def forward(self, first, second, mask=None):
+        return self.last(torch.relu(self.left(first) + self.right(second)))
+
+
+def test_layers_that_no_module_stands_for_are_said():
+    (note,) = taps.find(Functional(), torch.rand(4, 3)).notes
+    assert "No layers were found between input and output: its forward calls no module" in note
+    traced = torch.jit.trace(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)), torch.rand(4, 3))
+    (note,) = taps.find(traced, torch.rand(4, 3)).notes
+    assert "TorchScript" in note
+    assert "load the original nn.Module" in note
+    assert len(taps.find(Functional(), torch.rand(4, 3), "output").notes) == 1, "also where one end was chosen"
+    sound = [nn.Linear(3, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))]
+    assert not any(taps.find(model, torch.rand(4, 3)).notes for model in sound)
+    assert not taps.find(sound[2], torch.rand(4, 3), "2").notes, "an end alone was chosen of a network with layers"
+
+
+@pytest.mark.parametrize("form", [tuple, dict])
+def test_which_of_several_inputs_is_read_is_said(form):
+    a, b = torch.rand(4, 3), torch.rand(4, 2)
+    inputs = (a, b) if form is tuple else {"second": b, "first": a, "mask": torch.ones(4)}
+    layers = taps.find(Sum(), inputs)
+    read, other = ("first", "second") if form is tuple else ("second", "first")
+    assert layers.notes == (f"The model takes several inputs: input is {read}, and {other} is not read.",)
+    assert layers[0].shape == ((3,) if form is tuple else (2,))
+    assert layers[1:].notes == layers.notes
+    assert not taps.find(Sum(), inputs, "left").notes, "the input was not chosen"
+
+
 def test_inside_inference_mode_gradients_still_work():
     with torch.inference_mode():
         x = torch.rand(4, 3)

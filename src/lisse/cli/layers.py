@@ -52,6 +52,8 @@ def command(
     total = sum(megabytes(tap) for tap in taps)
     weights = sum(weight.numel() for weight in network.parameters())
     print(f"{len(taps)} layers, {total:,.1f} MB per 1,000 samples, {weights:,} parameters.")
+    for note in taps.notes:
+        print(f"Note: {note}")
     if taps.skipped:
         print(f"Skipped {len(taps.skipped)}:")
         for skip in taps.skipped[:MOST_SKIPPED]:
@@ -125,6 +127,7 @@ def _document(model: str, taps: Taps, counts: Mapping[str, int]) -> dict[str, An
             }
             for tap in taps
         ],
+        "notes": list(taps.notes),
         "skipped": [{"name": skip.name, "reason": skip.reason, "kind": skip.kind} for skip in taps.skipped],
     }
 

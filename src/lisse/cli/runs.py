@@ -20,7 +20,7 @@ from lisse.cli.outcome import Failed
     "--check", is_flag=True, help="Read every file of the cache, name the damaged ones, remove what killed runs left."
 )
 def command(cache: str | None, as_json: bool, limit: int | None, check: bool) -> None:
-    """List the profiles in the cache, the newest first: model, data, date, instruments and headline numbers.
+    """List the profiles in the cache, the newest first: model, data, sizes, seed, date and headline numbers.
 
     The files are ordinary profiles: `lisse report`, `compare` and `figure` take them.
     """
@@ -44,11 +44,14 @@ def command(cache: str | None, as_json: bool, limit: int | None, check: bool) ->
             print(json.dumps(line))
     elif lines:
         cells = [
-            [line["model"], line["data"], line["date"][:16].replace("T", " "), ", ".join(line["instruments"]),
+            [line["model"], line["data"], f"{line['samples']:,}" if line["samples"] else "", str(line["seed"]),
+             line["date"][:16].replace("T", " "),
+             ", ".join(f"{name} {n:,}" if n else name for name, n in line["sizes"].items()),
              ", ".join(f"{label} {value}" for label, value in line["headline"].items())]
             for line in lines
         ]  # fmt: skip
-        print_table(["model", "data", "date", "instruments", "headline"], cells, text_columns=(0, 1, 2, 3, 4))
+        titles = ["model", "data", "samples", "seed", "date", "instruments and their samples", "headline"]
+        print_table(titles, cells, text_columns=(0, 1, 4, 5, 6))
     sys.stdout.flush()
     for path in damaged:
         print(f"lisse: warning: {path} is damaged and is not listed; it is safe to delete.", file=sys.stderr)
@@ -74,10 +77,14 @@ def _summary(profile: Any) -> dict[str, Any]:
     from lisse.reporting.page.headline import headline_rows
 
     data = profile.provenance.get("data")
+    sizes = {part.instrument: max((row.n or 0 for row in part.rows), default=0) for part in profile.parts if part.rows}
     return {
         "model": profile.name,
         "data": str(data.get("name", "?") if isinstance(data, Mapping) else "?"),
+        "samples": data.get("samples") if isinstance(data, Mapping) else None,
+        "seed": profile.provenance.get("seed", "?"),
         "date": str(profile.provenance.get("date", "?")),
-        "instruments": [part.instrument for part in profile.parts if part.rows],
+        "instruments": list(sizes),
+        "sizes": sizes,
         "headline": {label: value_text(row) for label, row in headline_rows(profile).items()},
     }

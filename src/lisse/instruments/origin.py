@@ -36,6 +36,14 @@ def origin_note(run: Run) -> list[str]:
     ]  # fmt: skip
 
 
+def no_derivative(run: Run) -> str | None:
+    """Why nothing can be derived in what the model is given; ``None`` where it can."""
+    if run.taps.source is None or run.taps.source.role != "input":
+        return "the input has no derivative (token ids)"
+    form = run.data.form
+    return None if isinstance(form, Tensor) else f"the inputs are several ({', '.join(form)}), and one is derived in"
+
+
 def points_at(run: Run, tap: Tap, n: int) -> Tensor:
     """The first ``n`` samples at a layer ``[n, …]``: what was recorded, or the inputs where they were not."""
     return run.recording(n)[tap.name] if tap.name in run.taps.names else inputs_of(run, n)

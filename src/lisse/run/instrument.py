@@ -262,6 +262,8 @@ def profile_of(
             f"The same samples twice give other activations at {len(run.restless)} places, the first is "
             f"{run.restless[0]}: the same call may give other numbers.",
         )
+    for note in run.taps.notes:
+        parts = _noted(parts, note)
     run.forget()
     return Profile(tuple(parts), provenance_of(run, name, time.perf_counter() - clock))
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import bisect
 import difflib
+import inspect
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
@@ -38,7 +39,7 @@ class Taps(Sequence[Tap]):
 
     ``source`` is the first layer of all, the input or what stands for it, and ``head`` the network's answer where it is
     more than its last block (``None`` where it is not: it answers hidden states), ``end`` the last block; all three
-    also where they were not chosen.
+    also where they were not chosen. ``notes`` are sentences for a person on what was not found, or not read.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class Taps(Sequence[Tap]):
         source: Tap | None = None,
         head: Tap | None = None,
         end: Tap | None = None,
+        notes: Iterable[str] = (),
     ) -> None:
         self._taps = tuple(taps)
-        self.skipped = tuple(skipped)
+        self.skipped, self.notes = tuple(skipped), tuple(notes)
         self.source, self.head, self.end = source, head, end
 
     @overload
@@ -77,7 +79,7 @@ class Taps(Sequence[Tap]):
         return self._of(tap for tap in self._taps if tap.role == "block")
 
     def _of(self, taps: Iterable[Tap]) -> Taps:
-        return Taps(taps, self.skipped, self.source, self.head, self.end)
+        return Taps(taps, self.skipped, self.source, self.head, self.end, self.notes)
 
 
 def find(
@@ -123,13 +125,14 @@ def find(
     alone = len(blocks) < 2  # a single layer is the whole network, answer and all
     ends = default[0], default[-1] if default[-1].role == "output" or alone else None, blocks[-1] if blocks else None
     if layers is None:
-        return Taps(default, survey.skipped(), *ends)
+        return Taps(default, survey.skipped(), *ends, survey.notes(root, default, default))
     if not isinstance(layers, Sequence) or not all(isinstance(pattern, str) for pattern in layers):
         raise TypeError(f"find: layers must be names or globs, got {layers!r}.")
     patterns = [layers] if isinstance(layers, str) else list(layers)
     if not patterns:
         raise ValueError("find: layers must name at least one layer, got none. Leave it out for all of them.")
-    return Taps(survey.selection(patterns, default), survey.skipped(), *ends)
+    taps = survey.selection(patterns, default)
+    return Taps(taps, survey.skipped(), *ends, survey.notes(root, default, taps))
 
 
 # -- what two traces tell --------------------------------------------------------------------------------------------
@@ -203,6 +206,22 @@ class _Survey:
 
     def skipped(self) -> list[Skipped]:
         return [Skipped(name or "output", reason, kind) for name, (reason, kind) in self.reasons.items()]
+
+    def notes(self, root: nn.Module, default: Sequence[Tap], taps: Sequence[Tap]) -> Iterator[str]:
+        """What a person would otherwise not see: layers that no module stands for, and inputs that are not read."""
+        scripted = isinstance(root, torch.jit.ScriptModule)
+        deep = scripted or sum(weight.ndim >= 2 for weight in root.parameters()) > 1
+        if deep and all(tap.role in ("input", "output") for tap in default):
+            reason = "a traced TorchScript module hides them" if scripted else "its forward calls no module that is one"
+            remedy = "load the original nn.Module" if scripted else "make each an nn.Module and call that"
+            yield f"No layers were found between input and output: {reason}. To see them, {remedy}."
+        entry = next((tap for tap in taps if tap.role == "input"), None)
+        names = [_argument(root, path) for path in self.two.calls[0].inputs if not _is_mask(path)]
+        if entry is not None and len(names) > 1:
+            name = _argument(root, entry.path)
+            remaining = [argument for argument in names if argument != name]
+            verb = "is" if len(remaining) == 1 else "are"
+            yield f"The model takes several inputs: {entry.name} is {name}, and {', '.join(remaining)} {verb} not read."
 
     def default(self) -> list[Tap]:
         layers = layers_of(self.two.calls, lambda call: self.label(call) in self.taps)
@@ -329,6 +348,15 @@ def _sample_axis(two: Sketch, three: Sketch | None) -> int | str:
         parts = sizes[0][0] // 2
         return f"folds {parts} parts of each sample into the batch (axis {changed[0]} holds {parts} × samples)"
     return f"has no axis that counts samples (shape {two.shape} for two, {three.shape} for three)"
+
+
+def _argument(root: nn.Module, path: Path) -> str:
+    """What the model's forward calls the argument that a path of its inputs, (args, kwargs), leads to."""
+    side, key, *inside = path
+    if not side:
+        names = [] if isinstance(root, torch.jit.ScriptModule) else [*inspect.signature(root.forward).parameters]
+        key = names[int(key)] if int(key) < len(names) else f"number {int(key) + 1}"
+    return ".".join(map(str, (key, *inside)))
 
 
 def _is_mask(path: Path) -> bool:

@@ -142,6 +142,11 @@ def _advice(root: nn.Module, inputs: Any, error: Exception) -> str:
             f". Its texts have {max(lengths)} tokens and the model has positions for {min(rooms)}: cut them by "
             f"?length={min(rooms)} in the data's spec."
         )
+    if isinstance(error, TypeError) and isinstance(inputs, Tensor) and "required positional argument" in str(error):
+        return (
+            ". A tuple of two is (inputs, targets): name a model's several inputs by its arguments, "
+            "({'a': x1, 'b': x2}, targets)."
+        )
     if isinstance(error, TypeError) and isinstance(inputs, Mapping):
         parameters = inspect.signature(root.forward).parameters.values()
         names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]

@@ -17,7 +17,7 @@ from lisse.instruments.clouds import LEAST_CLOUDS, Clouds, engine_bytes, sample_
 from lisse.instruments.isometry.distances import Classes, cloud_numbers, distances_of, histograms, number_rows
 from lisse.instruments.isometry.gradients import moved, steepness
 from lisse.instruments.jacobians import graph_bytes, samples_at_once
-from lisse.instruments.origin import inputs_of, origin_note, origin_of, points_at
+from lisse.instruments.origin import inputs_of, no_derivative, origin_note, origin_of, points_at
 from lisse.maths.bounds import sample_gradient_norms, translation_gradient_norm
 from lisse.maths.isometry import isometric_gradient
 from lisse.maths.isometry.distortion import scale_free_distortion
@@ -457,11 +457,10 @@ def _input_distances(run: Run, reference: Tap, clouds: Clouds) -> list[Tensor]:
 
 def _without_gradients(run: Run, labels: Tensor | None, layers: Sequence[Tap]) -> str | None:
     """Why there are no gradients in the input; ``None`` where there are."""
-    source = run.taps.source
     if labels is None:
         return "there are no labels to take a cross-entropy with"
-    if source is None or source.role != "input" or not isinstance(run.data.form, Tensor):
-        return "the input has no derivative (token ids)"
+    if (reason := no_derivative(run)) is not None:
+        return reason
     if any(tap.mixes for tap in layers):
         return "a sample's activation changes with the samples beside it"
     return None if layers else "no layer behind the input was chosen"

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lisse.instruments.jacobians import graph
+from lisse.instruments.origin import no_derivative
 from lisse.maths.margin import competing_margins, margin_distance
 from lisse.networks.answers import are_classes, hits, logits_of, unsquashed
 from lisse.run import Run
@@ -16,11 +17,10 @@ NORMS = {"l2": 2, "linf": 1}  # distances in a norm, and the order of the dual o
 
 def no_margins(run: Run) -> str | None:
     """Why there is no distance to a boundary; ``None`` where there may be."""
-    source = run.taps.source
     if run.data.targets is None:
         return "there are no labels"
-    if source is None or source.role != "input" or not isinstance(run.data.form, Tensor):
-        return "the input has no derivative"
+    if (reason := no_derivative(run)) is not None:
+        return reason
     if run.taps.head is None:
         return "the network ends in its last block, which is no answer"
     if any(tap.mixes for tap in run.taps):
