@@ -47,7 +47,8 @@ class Headline:
     ``neutral`` value, ``{than}`` (``less strongly than``): ``answers {than} noise (R_f {value})``. ``ratio`` names
     the two quantities that it is the ratio of: where two models differ in it, a page says which of the two moved.
     ``evidence`` says in a sentence or two what a better value is good for, by what has been measured, or that nobody
-    knows.
+    knows. ``amounts`` names the instrument's options that only make the number surer, such as how many samples are
+    looked at: numbers of two networks compare where all other options agree.
     """
 
     label: str
@@ -57,9 +58,11 @@ class Headline:
     alone: str = ""
     ratio: tuple[str, ...] = ()
     evidence: str = ""
+    amounts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ratio", tuple(self.ratio))
+        for name in ("ratio", "amounts"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from lisse.reporting.page import page
 from lisse.reporting.page.axis import Extent, extent_of, short_number, tick_label
 from lisse.reporting.page.entries import entries_of
 from lisse.reporting.page.formulas import formula_html
-from lisse.reporting.page.peers import measured_networks
 from lisse.reporting.page.pictures import MOST_BARS, diagrams, image_strips
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -418,37 +417,3 @@ def test_the_page_needs_no_matplotlib(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (tmp_path / "r.html").exists()
     assert 'pip install "lisse[report]"' in done.stdout
-
-
-# -- among other networks ---------------------------------------------------------------------------------------------
-
-
-def test_a_model_has_its_place_among_networks_measured_on_the_same_data():
-    part = stability((1.0, 0.8, 0.5, 0.2))
-    text = page(profile("mine", part, data="cifar10", score={"error": 0.09, "n": 100}))
-    assert "mine: R_f 0.2, error 0.09" in text
-    assert "ResNet-56: R_f 0.104, error 0.0661" in text
-    # the line through the networks measured before, its correlation and n; the paper's beside it
-    r, error = zip(
-        *((each["value"], each["error"]) for each in measured_networks()["groups"][0]["networks"]), strict=True
-    )
-    slope, _ = np.polyfit(np.log(r), np.log(error), 1)
-    correlation = np.corrcoef(np.log(r), np.log(error))[0, 1]
-    assert f"error ∝ R_f^{short_number(slope, 2)} [" in text
-    assert f"through the dots, r = {correlation:.2f}, n = {len(r)}" in text
-    assert 'class="fit"' in text
-    assert 'class="fit paper"' in text
-    assert "published weights" in text
-    for other in (
-        profile("mine", part, data="points", score={"error": 0.09, "n": 100}),
-        profile("mine", part, data="cifar10"),
-    ):
-        assert 'id="place"' not in page(other)
-
-
-def test_the_networks_measured_before_say_where_they_come_from():
-    known = measured_networks()
-    assert "Measured with lisse" in known["source"]
-    for group in known["groups"]:
-        assert group["says"]
-        assert all(each["value"] > 0 and 0 < each["error"] < 1 for each in group["networks"])

@@ -95,6 +95,8 @@ class Isometry(Instrument):
                 "distance error",
                 "how far distances between samples at the output are from those of the input",
                 prefers={"pairs": ("all",)},
+                # The mean over pairs needs neither holes nor Jacobians.
+                amounts=("samples", "clouds", "holes", "points", "whole", "max_iter", "tol", "level"),
             ),
             lead=True,
             invariant=RIGID,

@@ -77,6 +77,7 @@ class Sensitivity(Instrument):
                 "stretch",
                 "how much small changes of the input grow up to the output, from below",
                 prefers={"over": ("mean", "max")},
+                amounts=("samples", "clouds", "points", "draws", "margins", "level"),
             ),
             lead=True,
             invariant=RIGID,
@@ -95,6 +96,7 @@ class Sensitivity(Instrument):
                 alone="stretches the steepest small change of its input by {value} times as much as its data",
                 evidence="With less relative stretch no small change grows far more than the data do. That it errs "
                 "less has not been seen.",
+                amounts=("samples", "clouds", "points", "draws", "margins", "level"),
             ),
             lead=True,
             neutral=1.0,
@@ -115,6 +117,7 @@ class Sensitivity(Instrument):
                 makes="harder to move across a boundary (judged by its gradient)",
                 evidence="A larger margin estimates that an answer is further from another; only an attack tells.",
                 prefers={"norm": ("l2", "linf")},
+                amounts=("samples", "clouds", "points", "max_iter", "tol", "draws", "margins", "level"),
             ),
             invariant=EVERYTHING,
             statistic="median",

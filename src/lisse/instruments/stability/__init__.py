@@ -98,6 +98,7 @@ class Stability(Instrument):
                 ratio=("deformation_stability", "noise_stability"),
                 evidence="A lower R_f answers small smooth shifts of an image less than noise. Over fifteen CIFAR-10 "
                 "networks that went with fewer errors; lowering it on purpose did not.",
+                amounts=("samples", "fields", "level"),
             ),
             neutral=1.0,
             invariant=EVERYTHING,

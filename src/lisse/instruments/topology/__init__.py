@@ -114,6 +114,7 @@ class Topology(Instrument):
                 evidence="A gentler network keeps more of the clusters and loops of its data. That it errs less has "
                 "not been seen.",
                 prefers={"dim": ("all", 0, 1), "p": (1, 2)},
+                amounts=("clouds", "level"),
             ),
             lead=True,
             invariant=EVERYTHING,
@@ -168,6 +169,7 @@ class Topology(Instrument):
                 "TopoLip",
                 "the largest change rate of the data's shape",
                 prefers={"dim": ("all", 0, 1), "p": (1, 2)},
+                amounts=("clouds", "level"),
             ),
             invariant=RIGID,
         ),

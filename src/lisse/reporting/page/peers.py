@@ -1,25 +1,26 @@
-"""The models of a page beside networks that were measured before: test error against one of their headlines."""
+"""The models of a page beside networks that were measured before: test error against a headline of each instrument."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-import torch
 from markupsafe import Markup, escape
 
-from lisse.maths.power_law import PowerLaw, power_law
-from lisse.profile import Row
 from lisse.reporting.page.axis import Extent, extent_of, short_number
 from lisse.reporting.page.entries import Entries, PageModel
-from lisse.reporting.page.headline import heading_entry, page_headings
+from lisse.reporting.page.headline import Heading, heading_entry, page_headings
 from lisse.reporting.page.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from lisse.reporting.page.svg import Point, element, mark_path, path_of, text
+
+#: Comparable networks below which a page says nothing.
+LEAST_PEERS = 20
 
 
 @dataclass(frozen=True)
@@ -33,33 +34,38 @@ class Peers:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A model: the row of its headline, and its test error."""
+class _Span:
+    """A number with its interval, which may not be known."""
 
-    model: PageModel
-    row: Row
-    error: float
+    value: float
+    low: float | None = None
+    high: float | None = None
 
     @property
-    def reach(self) -> list[tuple[float, float]]:
-        """The ends of the intervals of the value and of the error, as pairs of points, where there are such."""
-        low, high, ends = self.row.low, self.row.high, []
-        if low is not None and high is not None and 0 < low <= high < math.inf:
-            ends += [(low, self.error), (high, self.error)]
-        score = self.model.profile.provenance.get("score", {})
-        low, high = score.get("low"), score.get("high")
-        if isinstance(low, float) and isinstance(high, float) and 0 < low <= high < 1:
-            ends += [(self.row.value, low), (self.row.value, high)]
-        return ends
+    def ends(self) -> tuple[float, float] | None:
+        """The interval, where there is one that can be drawn."""
+        if self.low is None or self.high is None or not math.isfinite(self.low + self.high):
+            return None
+        return self.low, self.high
 
-    def belongs(self, group: Mapping[str, Any]) -> bool:
-        """Whether it was measured on the data and at the setting of a group of networks."""
-        return self.model.data.get("name") == group["data"] and group["at"].items() <= self.row.at.items()
+    def below(self, other: _Span) -> bool:
+        """Whether the whole interval lies under the whole of another."""
+        return self.ends is not None and other.ends is not None and self.ends[1] < other.ends[0]
+
+
+@dataclass(frozen=True)
+class _Dot:
+    """A network on the plane: a model of the page, or one of a family that was measured before."""
+
+    name: str
+    number: _Span
+    error: _Span
+    model: int | None = None
 
 
 @dataclass(frozen=True)
 class _Plane:
-    """The two logarithmic axes: the headline along, test error up."""
+    """The two axes: the headline along, test error up."""
 
     across: Extent
     up: Extent
@@ -70,17 +76,15 @@ class _Plane:
             HEIGHT - BOTTOM - self.up.share(error) * (HEIGHT - TOP - BOTTOM),
         )
 
-    def curve(self, law: Callable[[float], Any], steps: int = 60) -> list[Point]:
-        """A law from the left edge to the right, where the plane holds it."""
-        low, high = self.across.low, self.across.high
-        values = [low * (high / low) ** (step / steps) for step in range(steps + 1)]
-        return [self.at(value, error) for value in values if self.up.holds(error := float(law(value)))]
-
 
 @functools.cache
-def measured_networks() -> dict[str, Any]:
-    """A headline and the test error of networks that were measured with lisse, and where those numbers come from."""
-    return json.loads(files("lisse.reporting.page").joinpath("measured_networks.json").read_text("utf-8"))
+def measured_networks() -> tuple[Mapping[str, Any], ...]:
+    """The trained networks of the committed atlas by data and options, as ``benchmarks/packaged_atlas.py`` packs them.
+
+    A group has ``data``, ``fingerprints``, ``options`` by instrument, ``headlines`` as pairs of instrument and
+    quantity, and ``networks``: a family, then value, low and high of the test error and of each headline.
+    """
+    return tuple(json.loads(files("lisse.reporting.page").joinpath("networks.json").read_text("utf-8")))
 
 
 def test_error(model: PageModel) -> float | None:
@@ -90,41 +94,81 @@ def test_error(model: PageModel) -> float | None:
     return float(error) if isinstance(error, (int, float)) and math.isfinite(error) else None
 
 
-def among_peers(entries: Entries) -> Peers | None:
-    """The models on the plane of headline and test error, beside networks measured on the same data and setting.
+def among_peers(entries: Entries) -> dict[str, Peers]:
+    """By instrument, its models on the plane of a headline and test error beside networks measured before.
 
-    ``None`` where no model has both numbers, or none was measured on such data.
+    The headline is the first that has at least :data:`LEAST_PEERS` comparable networks, preferably one that may
+    judge. Networks compare that were measured on data of one name or fingerprint and with the same options, but for
+    those that the headline calls amounts.
     """
-    before = measured_networks()
-    heading = next((line for line in page_headings(entries) if line.quantity.name == before["quantity"]), None)
-    if heading is None:
+    pictures: dict[str, Peers] = {}
+    for heading in sorted(page_headings(entries), key=lambda heading: not heading.quantity.judges):
+        if heading.instrument not in pictures and (picture := _picture(entries, heading)) is not None:
+            pictures[heading.instrument] = picture
+    return pictures
+
+
+def _picture(entries: Entries, heading: Heading) -> Peers | None:
+    for group in measured_networks():
+        models = [model for model in entries.models if _comparable(entries, model, heading, group)]
+        dots = [dot for model in models if (dot := _model_dot(entries, model, heading)) is not None]
+        peers = _peer_dots(heading, group)
+        if dots and len(peers) >= LEAST_PEERS:
+            matches = all(model.data.get("fingerprint") in group["fingerprints"] for model in models)
+            samples = "the same data" if matches else f"other samples of {group['data']}"
+            words = _words(dots, peers, heading.label, samples)
+            return Peers(_drawn(dots, peers, heading), words, heading.instrument, heading.label)
+    return None
+
+
+def _comparable(entries: Entries, model: PageModel, heading: Heading, group: Mapping[str, Any]) -> bool:
+    data, before = model.data, group["options"].get(heading.instrument)
+    if data.get("name") != group["data"] and data.get("fingerprint") not in group["fingerprints"]:
+        return False
+    parts = [part for owner, part in entries.parts(heading.instrument) if owner.index == model.index]
+    return before is not None and any(_defining(part.options, heading) == _defining(before, heading) for part in parts)
+
+
+def _defining(options: Mapping[str, Any], heading: Heading) -> Any:
+    """The options that a headline depends on, as JSON has them."""
+    return json.loads(json.dumps({key: value for key, value in options.items() if key not in heading.headline.amounts}))
+
+
+def _model_dot(entries: Entries, model: PageModel, heading: Heading) -> _Dot | None:
+    entry, error = heading_entry(entries, heading, model.index), test_error(model)
+    if entry is None or error is None or not math.isfinite(entry.row.value):
         return None
-    rows = [(model, heading_entry(entries, heading, model.index, output=True)) for model in entries.models]
-    positions = [
-        _Place(model, entry.row, error)
-        for model, entry in rows
-        if entry is not None and (error := test_error(model)) and entry.row.value > 0
+    score = model.profile.provenance["score"]
+    number = _Span(entry.row.value, entry.row.low, entry.row.high)
+    return _Dot(model.name, number, _Span(error, score.get("low"), score.get("high")), model.index)
+
+
+def _peer_dots(heading: Heading, group: Mapping[str, Any]) -> list[_Dot]:
+    """The networks of a group that have the headline; none where it is the error itself, turned round."""
+    names = [tuple(pair) for pair in group["headlines"]]
+    if (heading.instrument, heading.quantity.name) not in names:
+        return []
+    column = 4 + 3 * names.index((heading.instrument, heading.quantity.name))
+    dots = [
+        _Dot(network[0], _Span(*network[column : column + 3]), _Span(*network[1:4]))
+        for network in group["networks"]
+        if network[column] is not None
     ]
-    group = next((group for group in before["groups"] if all(position.belongs(group) for position in positions)), None)
-    if not positions or group is None:
-        return None
-    peers = [(network["name"], network["value"], network["error"]) for network in group["networks"]]
-    points = [
-        *((value, error) for _, value, error in peers),
-        *((position.row.value, position.error) for position in positions),
-    ]
-    points += [end for position in positions for end in position.reach]
-    plane = _Plane(*(extent_of(values, log=True) for values in zip(*points, strict=True)))
-    law = _law(peers)
-    parts = [*_axes(plane, heading.label), *_laws(plane, law, group.get("paper"))]
-    parts += [*_peers(plane, peers, heading.label), *_models(plane, positions, heading.label)]
-    names = ", ".join(position.model.name for position in positions)
-    title = f"Test error against {heading.label} of {names} and {len(peers)} other networks"
-    svg = element("svg", element("title", escape(title)), *parts, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img",
-                  aria_label=title)  # fmt: skip
-    says = [group["says"], before["source"], "Bars are intervals.", group.get("paper", {}).get("says", "")]
-    says.append("" if law is None else _law_words(law, heading.label))
-    return Peers(svg, " ".join(filter(None, says)), heading.instrument, heading.label)
+    return [] if all(abs(dot.number.value + dot.error.value - 1) < 1e-3 for dot in dots) else dots
+
+
+def _drawn(dots: Sequence[_Dot], peers: Sequence[_Dot], heading: Heading) -> Markup:
+    together = [*dots, *peers]
+    values = [end for dot in together for end in (dot.number.value, *(dot.number.ends or () if dot in dots else ()))]
+    errors = [end for dot in together for end in (dot.error.value, *(dot.error.ends or () if dot in dots else ()))]
+    log = heading.quantity.scale == "log" and min(values) > 0
+    plane = _Plane(extent_of(values, log=log), extent_of(errors, log=min(errors) > 0))
+    title = (
+        f"Test error against {heading.label} of {', '.join(dot.name for dot in dots)} and {len(peers)} other networks"
+    )
+    parts = [*_axes(plane, heading.label), *_families(plane, peers), *_models(plane, dots, heading.label)]
+    return element("svg", element("title", escape(title)), *parts, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img",
+                   aria_label=title)  # fmt: skip
 
 
 def _axes(plane: _Plane, label: str) -> list[Markup]:
@@ -136,71 +180,55 @@ def _axes(plane: _Plane, label: str) -> list[Markup]:
     for value, words in plane.across.ticks():
         x = plane.at(value, plane.up.low)[0]
         parts.append(text((x, HEIGHT - BOTTOM + 17), words, class_="tick", anchor="middle"))
-    parts.append(text((4, 15), "test error · log axis", class_="label"))
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(text((middle, HEIGHT - 6), f"{label} · log axis", class_="label", anchor="middle"))
-    return parts
+    parts.append(text((4, 15), f"test error{' · log axis' if plane.up.log else ''}", class_="label"))
+    middle, name = (LEFT + WIDTH - RIGHT) / 2, f"{label}{' · log axis' if plane.across.log else ''}"
+    return [*parts, text((middle, HEIGHT - 6), name, class_="label", anchor="middle")]
 
 
-def _laws(plane: _Plane, law: PowerLaw | None, paper: Mapping[str, Any] | None) -> list[Markup]:
-    """The paper's line, dotted, and the one through the dots, with a key."""
-    laws: list[tuple[Callable[[float], Any], str, str]] = []
-    if paper is not None:
-        laws.append((lambda value: paper["factor"] * value ** paper["power"], "fit paper", f"··· {paper['label']}"))
-    if law is not None:
-        laws.append((law, "fit", f"— through the dots, r = {float(law.correlation.value):.2f}, n = {law.n}"))
-    curves = [(plane.curve(function), kind, words) for function, kind, words in laws]
-    curves = [curve for curve in curves if len(curve[0]) > 1]
-    parts = [element("path", element("title", escape(words)), d=path_of(points), class_=kind)
-             for points, kind, words in curves]  # fmt: skip
-    key = "   ".join(words for _, _, words in curves)
-    return [*parts, text((WIDTH - RIGHT, 15), key, class_="label", anchor="end")]
-
-
-def _peers(plane: _Plane, peers: Sequence[tuple[str, float, float]], label: str) -> list[Markup]:
-    """A grey dot and a name each; names that would lie on another move down."""
-    parts: list[Markup] = []
-    written: list[Point] = []
-    for name, value, error in sorted(peers, key=lambda network: -network[2]):
-        x, y = plane.at(value, error)
-        tip = element("title", escape(f"{name}: {label} {short_number(value)}, error {short_number(error)}"))
-        parts.append(element("path", tip, d=mark_path("estimate", (x, y), 3.0), class_="other"))
-        flip, below = x > WIDTH - 90, y + 4
-        while any(abs(below - height) < 11 and abs(x - along) < 90 for along, height in written):
-            below += 2
-        written.append((x, below))
-        parts.append(text((x - 6 if flip else x + 6, below), name, class_="tick", anchor="end" if flip else "start"))
-    return parts
-
-
-def _models(plane: _Plane, positions: Sequence[_Place], label: str) -> list[Markup]:
+def _families(plane: _Plane, peers: Sequence[_Dot]) -> list[Markup]:
+    """Grey dots, an element for each family."""
     parts = []
-    for position in positions:
-        ends = [plane.at(*end) for end in position.reach]
-        bars = [point for pair in zip(ends[::2], ends[1::2], strict=True) for point in (*pair, None)]
-        if bars:
-            parts.append(element("path", d=path_of(bars), class_=f"bar-line m{position.model.index}"))
-        words = (
-            f"{position.model.name}: {label} {short_number(position.row.value)}, error {short_number(position.error)}"
-        )
-        mark = mark_path("exact", plane.at(position.row.value, position.error), 5.0)
-        parts.append(element("path", element("title", escape(words)), d=mark, class_=f"here m{position.model.index}"))
+    for family, count in Counter(dot.name for dot in peers).items():
+        points = [plane.at(dot.number.value, dot.error.value) for dot in peers if dot.name == family]
+        marks = "".join(mark_path("estimate", point, 2.6) for point in points)
+        parts.append(element("path", element("title", escape(f"{family}: {count}")), d=marks, class_="other"))
     return parts
 
 
-def _law(networks: Sequence[tuple[str, float, float]]) -> PowerLaw | None:
-    """The line through networks between the logarithms; ``None`` of fewer than three."""
-    if len(networks) < 3 or len({value for _, value, _ in networks}) < 2:
-        return None
-    return power_law(torch.tensor([value for _, value, _ in networks]), torch.tensor([error for *_, error in networks]))
+def _models(plane: _Plane, dots: Sequence[_Dot], label: str) -> list[Markup]:
+    parts = []
+    for dot in dots:
+        value, error = dot.number.value, dot.error.value
+        bars: list[Point | None] = []
+        if dot.number.ends is not None:
+            bars += [*(plane.at(end, error) for end in dot.number.ends), None]
+        if dot.error.ends is not None:
+            bars += [plane.at(value, end) for end in dot.error.ends]
+        if bars:
+            parts.append(element("path", d=path_of(bars), class_=f"bar-line m{dot.model}"))
+        words = f"{dot.name}: {label} {short_number(value)}, error {short_number(error)}"
+        mark = mark_path("exact", plane.at(value, error), 5.0)
+        parts.append(element("path", element("title", escape(words)), d=mark, class_=f"here m{dot.model}"))
+    return parts
 
 
-def _law_words(law: PowerLaw, label: str) -> str:
-    def ends(interval: Any) -> str:
-        value, low, high = (short_number(float(end), 2) for end in (interval.value, interval.low, interval.high))
-        return f"{value} [{low}, {high}]"
+def _words(dots: Sequence[_Dot], peers: Sequence[_Dot], label: str, samples: str) -> str:
+    families = ", ".join(f"{count} {family}" for family, count in Counter(peer.name for peer in peers).items())
+    says = [
+        f"Grey: {len(peers)} trained networks ({families}), measured before on {samples} with the options that "
+        f"{label} depends on; not part of this run. Bars are intervals, which grey dots have too; two networks "
+        "are told apart where theirs do not overlap."
+    ]
+    for dot in dots:
+        numbers = _ranks(dot.number, [peer.number for peer in peers], label)
+        errors = _ranks(dot.error, [peer.error for peer in peers], "test error")
+        says.append(f"{dot.name}: {numbers}; {errors}.")
+    return " ".join(says)
 
-    return (
-        f"The full line is fitted to the grey dots alone: error ∝ {label}^{ends(law.slope)}, correlation of the "
-        f"logarithms {ends(law.correlation)}, n = {law.n}."
-    )
+
+def _ranks(span: _Span, peers: Sequence[_Span], label: str) -> str:
+    """How many lie below, above, and on neither side for all that is known."""
+    if span.ends is None:
+        return f"its {label} has no interval, so that none is told apart"
+    less, more = (sum(peer.below(span) for peer in peers), sum(span.below(peer) for peer in peers))
+    return f"{less} have a lower {label}, {more} a higher one, {len(peers) - less - more} are not told apart"
