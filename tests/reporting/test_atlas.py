@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 
 import pytest
 
@@ -138,3 +139,97 @@ def test_what_a_number_is_worth_is_asked_within_a_family_and_a_setting():
     assert worths([*family(20), *failed], words)[0].n == 20
     other = worths(family(20), words, lambda row: 3.0 if row.error else None)
     assert math.isnan(float(other[0].power.skill.value))
+
+
+def table(tmp_path, **row):
+    """An atlas of one row that anybody may have written."""
+    record = {"key": "abc", "name": "n", "family": "f", "data": "d", **row}
+    path = tmp_path / "a.json"
+    head = {"format": "lisse atlas", "version": 1, "words": {}, "instruments": []}
+    path.write_text(json.dumps({**head, "rows": [record]}))
+    return path
+
+
+def test_a_strangers_table_opens_no_file_and_writes_nowhere_else(tmp_path):
+    measured().save(tmp_path / "mine.profile")
+    path = table(tmp_path, file=str(tmp_path / "mine.profile"))
+    ((row,), _) = load_atlas(path)
+    assert row.file == ""
+    for key in ("../escaped", "a/b", "", "a.b", "x" * 65, 3, None):
+        with pytest.raises(ValueError, match="AtlasRow: key must be"):
+            load_atlas(table(tmp_path, key=key))
+    with pytest.raises(ValueError, match="key must be letters and digits"):
+        dataclasses.replace(row, key="../escaped")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 3},
+        {"name": {"a": 1}},
+        {"family": ["f"]},
+        {"data": None},
+        {"seed": "0"},
+        {"samples": 1.5},
+        {"parameters": "many"},
+        {"parameters": 10**400},
+        {"unit": []},
+        {"spec": 5},
+        {"date": 2026},
+        {"reason": {}},
+        {"error": [1, 2]},
+        {"error": ["0.1", 0, 1, 5]},
+        {"numbers": {"a": 3}},
+        {"numbers": {"a": [1, 2, 3, "5", "exact"]}},
+        {"numbers": {"a": [[], 2, 3, 5, "exact"]}},
+        {"numbers": {"a": [10**400, None, None, 5, "exact"]}},
+        {"numbers": []},
+    ],
+)
+def test_a_row_of_another_form_is_refused(tmp_path, change):
+    path = table(tmp_path, **change)
+    with pytest.raises(ValueError, match=r"load_atlas: path must be an atlas that lisse wrote, got .*a\.json"):
+        load_atlas(path)
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    [
+        {"seed": [1]},
+        {"seed": "x"},
+        {"data": {"samples": "many"}},
+        {"model": {"parameters": "many"}},
+        {"model": {"spec": {}}},
+        {"sweep": {"unit": [1]}},
+        {"sweep": {"unit": {"training": 3}}},
+        {"score": {"error": 0.1, "low": 0, "high": 1, "n": math.nan}},
+    ],
+)
+def test_a_profile_with_a_strange_provenance_is_left_out(tmp_path, provenance):
+    profile = measured()
+    dataclasses.replace(profile, provenance=profile.provenance | provenance).save(tmp_path / "a.profile")
+    measured(weights="v").save(tmp_path / "b.profile")
+    rows, _, complaints = atlas_rows([tmp_path])
+    assert len(rows) == 1
+    assert "a.profile" in complaints[0]
+    page = atlas(tmp_path, tmp_path / "atlas.html").read_text()
+    assert page.count("<tr data-index=") == 1
+
+
+def test_what_is_no_file_or_too_deep_or_too_large_is_left_out(tmp_path):
+    measured().save(tmp_path / "b.profile")
+    folder = tmp_path / "failures"
+    folder.mkdir()
+    os.mkfifo(folder / "a.json")
+    (folder / "b.json").write_text("[" * 100_000)
+    (folder / "c.json").symlink_to("/dev/zero")
+    (folder / "d.json").write_text(json.dumps({"name": "n", "unit": 3, "reason": "r"}))
+    (folder / "e.json").write_bytes(b"\xff")
+    with (folder / "f.json").open("wb") as file:
+        file.truncate(1 << 40)
+    (folder / "..g.json").write_text(json.dumps({"name": "bad", "unit": UNIT, "reason": "it broke"}))
+    os.mkfifo(tmp_path / "f.profile")
+    (tmp_path / "l.profile").symlink_to(tmp_path / "gone")
+    rows, _, complaints = atlas_rows([tmp_path])
+    assert [row.name for row in rows] == ["net"]
+    assert len(complaints) == 9

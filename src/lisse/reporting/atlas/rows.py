@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
+import re
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
+from lisse.data.bounded import read_all
 from lisse.profile import Part, Profile, Quantity, Row
 from lisse.profile_file import number_to_json, writing
+from lisse.profile_file.container import MAX_JSON, excerpt, saying
 from lisse.reporting.page.headline import headline_rows, profile_headings
 from lisse.run.fingerprint import digest_of
 
@@ -47,6 +52,16 @@ class AtlasRow:
     reason: str = ""
     file: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse what no page can show: rows come out of files that anybody may have written."""
+        for name, hint in _hints().items():
+            if not _fits(hint, value := getattr(self, name)):
+                raise ValueError(f"AtlasRow: {name} must be {hint}, got {excerpt(value)}.")
+        if not re.fullmatch("[0-9A-Za-z]{1,64}", self.key):  # a page is called by it
+            raise ValueError(f"AtlasRow: key must be letters and digits, got {excerpt(self.key)}.")
+        if self.unit is not None and not isinstance(self.unit.get("training") or {}, Mapping):
+            raise ValueError(f"AtlasRow: unit must have a table as training, got {excerpt(self.unit['training'])}.")
+
     @property
     def group(self) -> str:
         """The same for networks that differ by their seeds alone."""
@@ -55,6 +70,26 @@ class AtlasRow:
         training = self.unit.get("training")
         less = None if training is None else {key: value for key, value in training.items() if key != "seed"}
         return digest_of({**self.unit, "seed": 0, "training": less})
+
+
+@functools.cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(AtlasRow)
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Whether a value is what an annotation says, and whatever is inside it."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is types.UnionType:
+        return any(_fits(kind, value) for kind in inside)
+    if origin is tuple:
+        return isinstance(value, tuple) and len(value) == len(inside) and all(map(_fits, inside, value))
+    if origin is Mapping:
+        key, item = inside
+        return isinstance(value, Mapping) and all(_fits(key, k) and _fits(item, v) for k, v in value.items())
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    return hint is Any or isinstance(value, hint) or (hint is float and _fits(int, value))
 
 
 def atlas_row(profile: Profile, file: str = "") -> AtlasRow:
@@ -138,18 +173,20 @@ def atlas_rows(sources: Sequence[str | Path]) -> tuple[list[AtlasRow], dict[str,
             try:
                 if path.suffix == ".profile":
                     profile = Profile.load(path)
-                    row = atlas_row(profile, str(path))
-                    words |= headline_words([profile])
+                    with saying("atlas", f"sources must hold sound profiles, got {path}"):
+                        row = atlas_row(profile, str(path))
+                        words |= headline_words([profile])
                     rows[row.key] = row
                 elif path.parent.name == "failures":
-                    rows[path.stem] = _failure(path)
+                    with saying("atlas", f"sources must hold sound reports of failures, got {path}"):
+                        rows[path.stem] = _failure(path)
                 else:
                     more, meanings = load_atlas(path)
                     rows |= {row.key: row for row in more if row.key not in rows}
                     words |= meanings
-            except FileNotFoundError:
-                raise
             except (ValueError, OSError) as error:
+                if path is source and isinstance(error, FileNotFoundError):
+                    raise
                 complaints.append(str(error))
     return list(rows.values()), words, complaints
 
@@ -185,11 +222,12 @@ def save_atlas(rows: Iterable[AtlasRow], words: Mapping[str, Any], path: str | P
 
 def load_atlas(path: str | Path) -> tuple[list[AtlasRow], dict[str, dict[str, str]]]:
     """Read what :func:`save_atlas` wrote; a ``ValueError`` names a file that is none."""
-    try:
-        document = json.loads(Path(path).read_text("utf-8"))
+    content = read_all("load_atlas", Path(path), most=MAX_JSON)
+    with saying("load_atlas", f"path must be an atlas that lisse wrote, got {path}"):
+        document = json.loads(content)
         if document["format"] != FORMAT or document["version"] > ATLAS_VERSION:
             raise ValueError(f"format {document['format']!r}, version {document['version']}")
-        fields = {item.name for item in dataclasses.fields(AtlasRow)}
+        fields = {item.name for item in dataclasses.fields(AtlasRow)} - {"file"}  # where it is here, no file knows
         rows = []
         for record in document["rows"]:
             unit = record.get("unit")
@@ -202,15 +240,14 @@ def load_atlas(path: str | Path) -> tuple[list[AtlasRow], dict[str, dict[str, st
             }  # fmt: skip
             record["error"] = tuple(record["error"]) if record.get("error") else None
             rows.append(AtlasRow(**{key: value for key, value in record.items() if key in fields}))
-        return rows, document["words"]
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise ValueError(f"load_atlas: path must be an atlas that lisse wrote, got {path} ({error!r}).") from error
+        words: dict[str, dict[str, str]] = document["words"]
+        if not _fits(Mapping[str, Mapping[str, str]], words):
+            raise ValueError("its words are none")
+        return rows, words
 
 
 def _failure(path: Path) -> AtlasRow:
-    document = json.loads(path.read_text("utf-8"))
+    document = json.loads(read_all("atlas", path, most=MAX_JSON))
     unit = document["unit"]
     return AtlasRow(
         key=path.stem, name=document["name"], family=unit["family"], data=unit["data"], seed=unit["seed"], unit=unit,
