@@ -3,7 +3,8 @@
     python benchmarks/headlines_worth.py            # prints them; --write puts them into docs/atlas.md
 
 Within each family of at least 20 networks (widths × recipes × seeds), the cross-validated R² of a line through a
-headline (its logarithm, where its scale is one) about three outcomes, with 95 % intervals over recipes.
+headline (its logarithm, where its scale is one) about test error and the outcomes that headlines declare, with 95 %
+intervals over recipes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from lisse.reporting.atlas import AtlasRow, load_atlas, worths
+from lisse.reporting.atlas import load_atlas, outcomes, worths
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "benchmarks" / "results" / "atlas.json"
@@ -22,31 +23,10 @@ PAGE = ROOT / "docs" / "atlas.md"
 BEGIN, END = "<!-- worth: begin -->", "<!-- worth: end -->"
 
 
-def _error(row: AtlasRow) -> float | None:
-    return row.error[0] if row.error else None
-
-
-def _corruption_drop(row: AtlasRow) -> float | None:
-    numbers = row.numbers
-    return numbers["mCE"][0] - (1 - numbers["accuracy"][0]) if {"mCE", "accuracy"} <= numbers.keys() else None
-
-
-def _attack_distance(row: AtlasRow) -> float | None:
-    return row.numbers["attack"][0] if "attack" in row.numbers else None
-
-
-OUTCOMES = {
-    "Test error": _error,
-    "What corruptions add to the error": _corruption_drop,
-    "Distance to an attack that succeeds": _attack_distance,
-}
-NO_HEADLINE = ("accuracy", "mCE", "attack")  # of smoothness: they are the outcomes
-
-
 def tables(path: Path = TABLE) -> Iterator[str]:
     """Lines of Markdown."""
     rows, words = load_atlas(path)
-    labels = [label for label in words if label not in NO_HEADLINE]
+    labels = [label for label, meaning in words.items() if not meaning.get("outcome")]
     counts = Counter(row.family for row in rows)
     failed = sum(bool(row.reason) for row in rows)
     yield (
@@ -55,8 +35,8 @@ def tables(path: Path = TABLE) -> Iterator[str]:
         + "."
     )
     yield ""
-    for title, outcome in OUTCOMES.items():
-        results = worths(rows, words, outcome, labels=labels)
+    for title, outcome in outcomes(words).items():
+        results = worths(rows, words, outcome)
         families = list(dict.fromkeys(worth.family for worth in results))
         sizes = {worth.family: (worth.n, worth.power.groups) for worth in results}
         yield f"**{title}**, R² for networks left out:"

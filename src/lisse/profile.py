@@ -48,7 +48,9 @@ class Headline:
     the two quantities that it is the ratio of: where two models differ in it, a page says which of the two moved.
     ``evidence`` says in a sentence or two what a better value is good for, by what has been measured, or that nobody
     knows. ``amounts`` names the instrument's options that only make the number surer, such as how many samples are
-    looked at: numbers of two networks compare where all other options agree.
+    looked at: numbers of two networks compare where all other options agree. ``outcome`` is what an atlas calls the
+    number where others are asked how well they predict it (with ``over_error``, less the test error); it is asked
+    nothing itself then.
     """
 
     label: str
@@ -59,6 +61,8 @@ class Headline:
     ratio: tuple[str, ...] = ()
     evidence: str = ""
     amounts: tuple[str, ...] = ()
+    outcome: str = ""
+    over_error: bool = False
 
     def __post_init__(self) -> None:
         for name in ("ratio", "amounts"):

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from lisse.profile import Headline, Part, Profile, Quantity, Row
-from lisse.reporting.atlas import AtlasRow, atlas, atlas_row, atlas_rows, load_atlas, save_atlas
+from lisse.reporting.atlas import AtlasRow, atlas, atlas_row, atlas_rows, load_atlas, outcomes, save_atlas
 from lisse.reporting.atlas.worth import worths
 
 UNIT = {"model": "zoo:fc2", "data": "digits", "family": "f", "seed": 0, "instruments": {"silence": {"samples": 3}}}
@@ -117,7 +117,7 @@ def family(count: int, setting="s") -> list[AtlasRow]:
     for i in range(count):
         recipe = i // 2
         numbers = {"calmness": 10.0**recipe, "accuracy": 0.5 + 0.01 * recipe}
-        unit = {"model": "m", "seed": i, "training": {"seed": i % 2, "recipe": str(recipe)}}
+        unit = {"model": "m", "seed": i, "instruments": {}, "training": {"seed": i % 2, "recipe": str(recipe)}}
         rows.append(
             AtlasRow(
                 str(i), "n", "f", "d", setting=setting, error=(0.5 - 0.01 * recipe, 0, 1, 9), unit=unit,
@@ -233,3 +233,28 @@ def test_what_is_no_file_or_too_deep_or_too_large_is_left_out(tmp_path):
     rows, _, complaints = atlas_rows([tmp_path])
     assert [row.name for row in rows] == ["net"]
     assert len(complaints) == 9
+
+
+def test_headlines_that_declare_themselves_outcomes_are_predicted_and_predict_nothing(tmp_path):
+    words = {
+        "calmness": {"scale": "log", "outcome": ""},
+        "accuracy": {"outcome": "Test error"},
+        "mCE": {"outcome": "What <noise> adds", "over": "error"},
+    }
+    rows = family(20)
+    for index, row in enumerate(rows):
+        more = {"mCE": (row.error[0] + 0.1 * (index // 2) ** 2, None, None, 9, "exact")}
+        rows[index] = dataclasses.replace(row, numbers={**row.numbers, **more})
+    numbers = outcomes(words)
+    assert list(numbers) == ["Test error", "What <noise> adds"]
+    assert [numbers["What <noise> adds"](row) for row in rows[:5:2]] == pytest.approx([0, 0.1, 0.4])
+    assert numbers["What <noise> adds"](AtlasRow("k", "n", "f", "d")) is None
+    results = {title: worths(rows, words, number) for title, number in numbers.items()}
+    assert [[worth.label for worth in result] for result in results.values()] == [["calmness"], ["calmness"]]
+    skills = [float(result[0].power.skill.value) for result in results.values()]
+    assert skills[0] == pytest.approx(1)
+    assert skills[1] < 0.95
+    page = atlas(save_atlas(rows, words, tmp_path / "a.json"), tmp_path / "a.html").read_text()
+    assert "<th>Test error</th><th>What &lt;noise&gt; adds</th>" in page
+    assert '<td class="sure" title="20 networks, 10 recipes">1.00 [1.00, 1.00]<small>ρ -1.00' in page
+    assert f"{skills[1]:.2f} [" in page

@@ -10,7 +10,7 @@ from lisse.reporting.atlas.rows import (
     row_profile,
     save_atlas,
 )
-from lisse.reporting.atlas.worth import worths
+from lisse.reporting.atlas.worth import outcomes, worths
 
 __all__ = [
     "AtlasRow",
@@ -19,6 +19,7 @@ __all__ = [
     "atlas_rows",
     "headline_words",
     "load_atlas",
+    "outcomes",
     "row_profile",
     "save_atlas",
     "worths",

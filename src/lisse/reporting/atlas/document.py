@@ -21,8 +21,8 @@ import lisse
 from lisse.profile import Profile
 from lisse.profile_file import writing
 from lisse.progress import Event, Listener
-from lisse.reporting.atlas.rows import AtlasRow, atlas_rows
-from lisse.reporting.atlas.worth import worths
+from lisse.reporting.atlas.rows import AtlasRow, Words, atlas_rows
+from lisse.reporting.atlas.worth import outcomes, worths
 from lisse.reporting.page.axis import short_number
 from lisse.reporting.page.document import report
 from lisse.reporting.page.entries import DARK, LIGHT
@@ -71,7 +71,7 @@ def _reports(rows: Sequence[AtlasRow], path: Path, tell: Listener) -> dict[str, 
 
 def _atlas_text(
     rows: Sequence[AtlasRow],
-    words: Mapping[str, Mapping[str, str]],
+    words: Words,
     links: Mapping[str, str],
     title: str,
     complaints: Sequence[str],
@@ -94,10 +94,11 @@ def _atlas_text(
         rows=[_line(row, index, families, labels, links, settings) for index, row in enumerate(rows)],
         families=families,
         datasets=sorted({row.data for row in rows}),
-        settings=settings.values(),
+        settings=settings,
         versions=Counter(row.version for row in rows if row.version).most_common(),
         failed=sum(bool(row.reason) for row in rows),
         worth=_worth_lines(rows, words),
+        outcomes=list(outcomes(words)),
         complaints=complaints,
         colours=[(index, LIGHT[index % len(LIGHT)], DARK[index % len(DARK)]) for index in range(len(families))],
         data=_script_json(points),
@@ -151,19 +152,31 @@ def _number(row: AtlasRow, name: str) -> float | None:
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
 
 
-def _worth_lines(rows: Sequence[AtlasRow], words: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+def _worth_lines(rows: Sequence[AtlasRow], words: Words) -> list[dict[str, Any]]:
+    """A line for each family, setting and headline, with a cell for each outcome, which may be empty."""
+    lines: dict[tuple[str, str, str], dict[str, Any]] = {}
+    numbers = outcomes(words)
+    for title, outcome in numbers.items():
+        for worth in worths(rows, words, outcome):
+            if math.isfinite(float(worth.power.skill.value)):
+                key = (worth.family, worth.setting, worth.label)
+                cells = lines.setdefault(key, dict.fromkeys(numbers))
+                cells[title] = {
+                    "skill": _interval_text(worth.power.skill),
+                    "rank": _interval_text(worth.power.rank),
+                    "sure": float(worth.power.skill.low) > 0,
+                    "n": worth.n,
+                    "groups": worth.power.groups,
+                }
     return [
         {
-            "family": worth.family,
-            "label": worth.label,
-            "n": worth.n,
-            "groups": worth.power.groups,
-            "skill": _interval_text(worth.power.skill),
-            "rank": _interval_text(worth.power.rank),
-            "useful": float(worth.power.skill.low) > 0,
+            "family": family,
+            "setting": setting,
+            "label": label,
+            "cells": list(cells.values()),
+            **{count: max(cell[count] for cell in cells.values() if cell) for count in ("n", "groups")},
         }
-        for worth in worths(rows, words, resamples=1000)
-        if math.isfinite(float(worth.power.skill.value))
+        for (family, setting, label), cells in sorted(lines.items(), key=lambda item: item[0][:2])
     ]
 
 

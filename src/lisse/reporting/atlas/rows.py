@@ -17,8 +17,11 @@ from lisse.data.bounded import read_all
 from lisse.profile import Part, Profile, Quantity, Row
 from lisse.profile_file import number_to_json, writing
 from lisse.profile_file.container import MAX_JSON, excerpt, saying
-from lisse.reporting.page.headline import headline_rows, profile_headings
+from lisse.reporting.page.headline import Heading, headline_rows, profile_headings
 from lisse.run.fingerprint import digest_of
+
+#: What the headlines of an atlas mean, by label.
+Words = Mapping[str, Mapping[str, str]]
 
 FORMAT = "lisse atlas"
 ATLAS_VERSION = 1
@@ -128,19 +131,18 @@ def atlas_row(profile: Profile, file: str = "") -> AtlasRow:
 
 
 def headline_words(profiles: Iterable[Profile]) -> dict[str, dict[str, str]]:
-    """What every headline means, by label: its sentence, which way is better, its scale."""
-    return {
-        heading.label: {
-            "says": heading.quantity.says,
-            "better": heading.quantity.better,
-            "scale": heading.quantity.scale,
-        }
-        for profile in profiles
-        for heading in profile_headings(profile)
-    }
+    """What every headline means, by label: its sentence, which way is better, its scale, the outcome that it is."""
+    return {heading.label: _meaning(heading) for profile in profiles for heading in profile_headings(profile)}
 
 
-def row_profile(row: AtlasRow, words: Mapping[str, Mapping[str, str]]) -> Profile:
+def _meaning(heading: Heading) -> dict[str, str]:
+    quantity, headline = heading.quantity, heading.headline
+    words: dict[str, str] = {"says": quantity.says, "better": quantity.better, "scale": quantity.scale}
+    words |= {"outcome": headline.outcome} if headline.outcome else {}
+    return words | ({"over": "error"} if headline.over_error else {})
+
+
+def row_profile(row: AtlasRow, words: Words) -> Profile:
     """The headlines of a row as a profile of one part, to be compared with that of another row."""
     described = [words.get(label, {}) for label in row.numbers]
     quantities = [
@@ -241,7 +243,7 @@ def load_atlas(path: str | Path) -> tuple[list[AtlasRow], dict[str, dict[str, st
             record["error"] = tuple(record["error"]) if record.get("error") else None
             rows.append(AtlasRow(**{key: value for key, value in record.items() if key in fields}))
         words: dict[str, dict[str, str]] = document["words"]
-        if not _fits(Mapping[str, Mapping[str, str]], words):
+        if not _fits(Words, words):
             raise ValueError("its words are none")
         return rows, words
 

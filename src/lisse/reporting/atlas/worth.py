@@ -1,27 +1,31 @@
-"""What each headline is worth: how well it predicts test error within a family of networks."""
+"""What each headline is worth: how well it predicts an outcome within a family of networks."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 
 from lisse.maths.prediction import Power, predictive_power
-from lisse.reporting.atlas.rows import AtlasRow
+from lisse.reporting.atlas.rows import AtlasRow, Words
 
 #: Networks below which a family says nothing.
 LEAST_FAMILY = 20
+#: The outcome that every row has of itself.
+TEST_ERROR = "Test error"
 
 RowNumber = Callable[[AtlasRow], float | None]
 
 
 @dataclass(frozen=True)
 class Worth:
-    """The power of a headline about an outcome within a family, of ``n`` networks."""
+    """The power of a headline about an outcome within a family at a setting, of ``n`` networks."""
 
     family: str
+    setting: str
     label: str
     n: int
     power: Power
@@ -32,15 +36,28 @@ def test_error_of(row: AtlasRow) -> float | None:
     return None if row.error is None else float(row.error[0])
 
 
+def outcomes(words: Words) -> dict[str, RowNumber]:
+    """What headlines are asked to predict, by title: test error, and the headlines that declare themselves outcomes."""
+    declared: dict[str, RowNumber] = {
+        meaning["outcome"]: functools.partial(_outcome, label, over_error=meaning.get("over") == "error")
+        for label, meaning in words.items()
+        if meaning.get("outcome")
+    }
+    declared.pop(TEST_ERROR, None)
+    return {TEST_ERROR: test_error_of, **declared}
+
+
+def _outcome(label: str, row: AtlasRow, *, over_error: bool) -> float | None:
+    number = row.numbers.get(label)
+    if number is None or not math.isfinite(number[0]) or (over_error and row.error is None):
+        return None
+    return number[0] - row.error[0] if over_error and row.error is not None else number[0]
+
+
 def worths(
-    rows: Iterable[AtlasRow],
-    words: Mapping[str, Mapping[str, str]],
-    outcome: RowNumber = test_error_of,
-    *,
-    labels: Sequence[str] | None = None,
-    resamples: int = 2000,
+    rows: Iterable[AtlasRow], words: Words, outcome: RowNumber = test_error_of, *, resamples: int = 2000
 ) -> list[Worth]:
-    """Of every headline (of those in ``labels``) in every family of networks that were measured in one setting.
+    """Of every headline that is no outcome itself, in every family of networks that were measured in one setting.
 
     A headline on a logarithmic scale is taken by its logarithm. Networks without the number, or where it is infinite or
     has no logarithm, are left out, and ``n`` says how many there are. Seeds of one recipe are one group.
@@ -50,10 +67,12 @@ def worths(
         if not row.reason:
             families.setdefault((row.family, row.setting), []).append(row)
     results = []
-    for (family, _), members in sorted(families.items()):
-        names = dict.fromkeys(label for row in members for label in row.numbers)
-        for label in names if labels is None else [label for label in names if label in labels]:
-            log = words.get(label, {}).get("scale") == "log"
+    for (family, setting), members in sorted(families.items()):
+        for label in dict.fromkeys(label for row in members for label in row.numbers):
+            meaning = words.get(label, {})
+            if meaning.get("outcome"):
+                continue
+            log = meaning.get("scale") == "log"
             pairs = [
                 (value, target, row.group)
                 for row in members
@@ -69,7 +88,7 @@ def worths(
                 torch.tensor(x, dtype=torch.float64), torch.tensor(y, dtype=torch.float64), groups,
                 resamples=resamples, generator=generator,
             )  # fmt: skip
-            results.append(Worth(family, label, len(pairs), power))
+            results.append(Worth(family, setting, label, len(pairs), power))
     return results
 
 
