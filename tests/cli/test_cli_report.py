@@ -462,6 +462,8 @@ def test_conditions_hold_or_not(text: str, holds: bool) -> None:
         ("R_f > 0.2 0.3", "'0.3' was not expected there"),
         ("nothing > 1", "has no nothing; it has R_f, rank, relative_stability"),
         ("Rf > 1", r"Did you mean R_f\?"),
+        ("TopoLp > 1", r"Did you mean TopoLip\? lisse measure topology gives TopoLip\."),
+        ("attack_accuracy > 1", r"rank, relative_stability\. lisse measure robustness gives attack_accuracy\."),
         ("R_f@nowhere > 1", "at layer 'nowhere'; it has last, layer1.0"),
         ("R_f{cut=7} > 1", "at cut=7; it has cut=3"),
         ("low(rank) > 1", "rank has no interval"),

@@ -72,6 +72,7 @@ class Lisse(click.Group):
     ) -> Any:
         """Run a command line and exit with the documented code."""
         if not standalone_mode or os.environ.get("_LISSE_COMPLETE"):
+            importlib.import_module("lisse.cli.completion")
             return super().main(args, prog_name or "lisse", complete_var, standalone_mode, **extra)
         words = list(sys.argv[1:] if args is None else args)
         # Wherever it stands, and also where the rest of the line cannot be parsed.

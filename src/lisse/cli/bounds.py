@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lisse.cli import completion
 from lisse.cli.layers import example_of
 from lisse.cli.outcome import Failed, arguments, check_writable
 from lisse.cli.table import LEGEND, SIGNS, number_text, print_table, printable
@@ -22,7 +23,7 @@ LARGEST = 1e6  # above it a table shows the power of ten
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=completion.models)
 @click.option("--layers", multiple=True, metavar="GLOB", help="These modules instead: '**' is all; may be repeated.")
 @click.option(
     "--radius", type=float, default=1.0, help="Largest norm of what enters a module: attention.  [default: 1]"
@@ -35,7 +36,12 @@ LARGEST = 1e6  # above it a table shows the power of ten
     help="Between samples: of all entries, of the worst token, or W1 of any number of tokens.  [default: euclidean]",
 )
 @click.option("--tokens", type=click.IntRange(min=1), default=32, help="Tokens of a sample of text.  [default: 32]")
-@click.option("--data", metavar="SPEC", help="Example of the inputs' shape, where the model does not say it.")
+@click.option(
+    "--data",
+    metavar="SPEC",
+    shell_complete=completion.data_sets,
+    help="Example of the inputs' shape, where the model does not say it.",
+)
 @click.option("--split", default="test", metavar="NAME", help="Part of the data set.  [default: test]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Also write that document here.")

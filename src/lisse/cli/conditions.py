@@ -192,8 +192,7 @@ def _row(profile: Any, name: str, instrument: str, layer: str | None, at: dict[s
     parts = [part for part in parts if any(row.quantity == quantity for row in part.rows)]
     if not parts:
         names = sorted({row.quantity for row in profile.rows} | {line.label for line in profile_headings(profile)})
-        near = difflib.get_close_matches(name.lower(), [text.lower() for text in names], n=1, cutoff=0.5)
-        hint = "".join(f" Did you mean {text}?" for text in names if text.lower() in near)
+        hint = _suggestion(name, names)
         raise ValueError(f"{whose} ({profile.name}) has no {name}; it has {', '.join(names) or 'nothing'}.{hint}")
     if len(parts) > 1 and headline.label != name:
         raise ValueError(
@@ -211,6 +210,25 @@ def _row(profile: Any, name: str, instrument: str, layer: str | None, at: dict[s
         if not rows:
             raise ValueError(f"{whose} has no {name} at layer {layer!r}; it has {', '.join(layers) or 'no layers'}")
     return representative(rows, headline, block=standing_layer(profile, headings[0].quantity) if headings else None)
+
+
+def _suggestion(name: str, names: list[str]) -> str:
+    """The nearest of a profile's names, or of those that it would have if another instrument had measured."""
+    from lisse.instruments import ALL
+
+    owners: dict[str, str] = {}
+    for kind in ALL:
+        for quantity in kind.QUANTITIES:
+            for text in (quantity.name, getattr(quantity.headline, "label", None)):
+                if text is not None and text not in names:
+                    owners.setdefault(text, kind.__name__.lower())
+    candidates = [*names, *owners]  # the profile's own first: of two that are as near, they win
+    near = difflib.get_close_matches(name.lower(), [text.lower() for text in candidates], n=1, cutoff=0.5)
+    text = next((text for text in candidates if text.lower() in near), None)
+    if text is None or text in names:
+        return "" if text is None else f" Did you mean {text}?"
+    mean = "" if text == name else f" Did you mean {text}?"
+    return f"{mean} lisse measure {owners[text]} gives {text}."
 
 
 def _equal(value: Any, text: str) -> bool:

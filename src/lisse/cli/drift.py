@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
+from lisse.cli import completion
 from lisse.cli.options import measuring, run_options
 from lisse.cli.outcome import Failed, arguments, check_writable
 
 
 @click.command(
     params=[
-        click.Argument(["a"]),
-        click.Argument(["b"]),
+        click.Argument(["a"], shell_complete=completion.models),
+        click.Argument(["b"], shell_complete=completion.models),
         *[option for option in measuring() if option.name != "readout"],
     ]
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lisse.cli import completion
 from lisse.cli.outcome import arguments
 from lisse.cli.table import print_table, printable
 
@@ -21,8 +22,13 @@ MOST_SKIPPED = 20
 
 
 @click.command()
-@click.argument("model")
-@click.option("--data", metavar="SPEC", help="Example input; otherwise noise of the size that the model declares.")
+@click.argument("model", shell_complete=completion.models)
+@click.option(
+    "--data",
+    metavar="SPEC",
+    shell_complete=completion.data_sets,
+    help="Example input; otherwise noise of the size that the model declares.",
+)
 @click.option("--split", default="test", metavar="NAME", help="Part of the data set.  [default: test]")
 @click.option("--layers", multiple=True, metavar="GLOB", help="Places to show instead of the layers; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

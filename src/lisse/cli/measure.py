@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from lisse.cli import fields
+from lisse.cli import completion, fields
 from lisse.cli.options import measuring, run_options
 from lisse.cli.outcome import Failed, FileTrouble, arguments, check_writable
 
@@ -18,7 +19,7 @@ from lisse.cli.outcome import Failed, FileTrouble, arguments, check_writable
 def common_options() -> list[click.Parameter]:
     """What every measurement takes, whatever the instrument."""
     return [
-        click.Argument(["model"]),
+        click.Argument(["model"], shell_complete=completion.models),
         *measuring(),
         click.Option(
             ["--pairs"], metavar="FILE", help="For --data, pairs of texts: .jsonl, .tsv or .csv, for the model to read."
@@ -62,6 +63,10 @@ class Instruments(click.Group):
             help="\n\n".join(_summary(kind) for kind in kinds),
             short_help=_summary(kinds[0]),
         )
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Instruments, also the second of several."""
+        return [*completion.instruments(ctx, None, incomplete), *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The instruments with a sentence for each."""

@@ -6,11 +6,18 @@ from typing import Any
 
 import click
 
+from lisse.cli import completion
+
 
 def measuring() -> list[click.Parameter]:
     """What everything that measures takes: the data, the layers, how large, where, and what is kept."""
     return [
-        click.Option(["--data"], metavar="SPEC", help="Data set; `lisse data` lists them."),
+        click.Option(
+            ["--data"],
+            metavar="SPEC",
+            shell_complete=completion.data_sets,
+            help="Data set; `lisse data` lists them.",
+        ),
         click.Option(["--split"], default="test", metavar="NAME", help="Part of the data set.  [default: test]"),
         click.Option(["--limit"], type=click.IntRange(min=1), help="Use at most this many samples."),
         click.Option(["--layers"], multiple=True, metavar="GLOB", help="Only these layers; may be repeated."),

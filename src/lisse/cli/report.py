@@ -9,14 +9,23 @@ from typing import Any
 
 import click
 
+from lisse.cli import completion
 from lisse.cli.options import measuring, run_options
 from lisse.cli.outcome import Failed, arguments, check_writable
 
 
-@click.command(params=[click.Argument(["models"], nargs=-1, required=True, metavar="MODEL..."), *measuring()])
+@click.command(
+    params=[
+        click.Argument(["models"], nargs=-1, required=True, metavar="MODEL...", shell_complete=completion.models),
+        *measuring(),
+    ]
+)
 @click.option("--full", is_flag=True, help="The papers' sizes.")
 @click.option(
-    "--instruments", metavar="NAME[,…]", help="Only these; package.module:Class too.  [default: all that fit]"
+    "--instruments",
+    metavar="NAME[,…]",
+    shell_complete=completion.instruments,
+    help="Only these; package.module:Class too.  [default: all that fit]",
 )
 @click.option(
     "--start/--no-start", default=None, help="Also measure networks of the zoo with random weights.  [default: yes]"

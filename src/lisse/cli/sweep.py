@@ -7,14 +7,23 @@ from typing import Any
 
 import click
 
+from lisse.cli import completion
 from lisse.cli.outcome import Failed, arguments
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True, metavar="PLAN.toml | MODEL...")
+@click.argument("words", nargs=-1, required=True, metavar="PLAN.toml | MODEL...", shell_complete=completion.models)
 @click.option("--out", default="sweep", type=click.Path(file_okay=False), help="Folder of the sweep.  [default: sweep]")
-@click.option("--data", multiple=True, metavar="SPEC", help="Without a plan: data sets; may be repeated.")
-@click.option("--instruments", metavar="NAME[,…]", help="Without a plan: the instruments.")
+@click.option(
+    "--data",
+    multiple=True,
+    metavar="SPEC",
+    shell_complete=completion.data_sets,
+    help="Without a plan: data sets; may be repeated.",
+)
+@click.option(
+    "--instruments", metavar="NAME[,…]", shell_complete=completion.instruments, help="Without a plan: the instruments."
+)
 @click.option("--seeds", metavar="N..N", help="Without a plan: seeds, as 0..4 or 0,3.  [default: 0]")
 @click.option("--size", type=click.Choice(["quick", "usual", "full"]), help="Without a plan.  [default: quick]")
 @click.option("--limit", type=click.IntRange(min=1), help="Without a plan: at most this many samples.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from lisse.cli import fields
+from lisse.cli import completion, fields
 from lisse.cli.outcome import arguments
 
 DIVERGED = 4
@@ -23,8 +23,14 @@ TRAIN_OPTIONS = (
 def command_options() -> list[click.Parameter]:
     """What the command takes beside the fields of a recipe."""
     return [
-        click.Argument(["model"]),
-        click.Option(["--data"], required=True, metavar="SPEC", help="Data set; `lisse data` lists them."),
+        click.Argument(["model"], shell_complete=completion.models),
+        click.Option(
+            ["--data"],
+            required=True,
+            metavar="SPEC",
+            shell_complete=completion.data_sets,
+            help="Data set; `lisse data` lists them.",
+        ),
         click.Option(["--out"], required=True, type=click.Path(file_okay=False), help="Folder of the run."),
         click.Option(["--split"], default="train", metavar="NAME", help="Part to train on.  [default: train]"),
         click.Option(["--limit"], type=click.IntRange(min=1), help="Train on at most this many samples."),
@@ -51,7 +57,12 @@ def command_options() -> list[click.Parameter]:
             metavar="NAME=WEIGHT[@LAYER]",
             help="isometric=0.1@LAYER, gradient=0.1 or jacobian=0.01; LAYER head:in is what enters the classifier.",
         ),
-        click.Option(["--measure"], metavar="INSTRUMENT[,…]", help="Measure the test data while training."),
+        click.Option(
+            ["--measure"],
+            metavar="INSTRUMENT[,…]",
+            shell_complete=completion.instruments,
+            help="Measure the test data while training.",
+        ),
         click.Option(["--every"], type=click.IntRange(min=1), default=1, help="Epochs between them.  [default: 1]"),
         click.Option(["--tensorboard"], is_flag=True, help="Also write the log for TensorBoard."),
         click.Option(
