@@ -165,4 +165,6 @@ def test_the_committed_files_are_as_they_are_written(paper):
     assert len(readme.splitlines()) < 40
     assert all(f"({name})" in readme for name in ("tables.md", "method.md"))
     assert (folder / "method.md").is_file()
-    assert {"smoke", "paper"} <= set(study(paper).about.needs) <= {*get_args(form.Scale)}
+    needs = set(study(paper).about.needs)
+    assert {"smoke", *entries} <= needs <= {*get_args(form.Scale)}
+    assert len(needs) > 1
