@@ -377,3 +377,17 @@ def test_the_networks_are_left_as_they_were():
     assert a.training
     assert b.training
     assert not any(module._forward_hooks or module._forward_pre_hooks for model in (a, b) for module in model.modules())
+
+
+def test_a_shortage_while_noise_is_measured_is_no_noise(monkeypatch):
+    plain = lisse.instruments.drift.layer_differences
+
+    def scarce(pair, start, stop, *, full=True):
+        if not full:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return plain(pair, start, stop, full=full)
+
+    monkeypatch.setattr("lisse.instruments.drift.layer_differences", scarce)
+    model = zoo.build("fc2", in_channels=1, size=8, width=4)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        lisse.drift(model, copy.deepcopy(model), torch.rand(24, 1, 8, 8), instrument=QUICK)

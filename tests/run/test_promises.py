@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import lisse
 from lisse import Dataset, Instrument
@@ -194,6 +195,39 @@ class Restless(nn.Module):
 def measured(habit: str) -> lisse.Profile:
     torch.manual_seed(0)
     return lisse.measure(Restless(habit), torch.ones(20, 4).cumsum(0), Sensitivity(samples=20, points=0, draws=0))
+
+
+class Shortage(TorchDispatchMode):
+    """Operations are counted, and the one of a number finds no memory; PyTorch says so in a plain RuntimeError."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__()
+        self.number, self.count = number, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        if self.count == self.number:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", [*INSTRUMENTS, *WITHOUT_PASS])
+def test_a_shortage_in_the_middle_is_raised_and_not_remembered(name, tmp_path):
+    def part(number=0, **options):
+        with Shortage(number) as operations:
+            profile = lisse.measure(network(), data(), (INSTRUMENTS | WITHOUT_PASS)[name], batch=BATCH, **options)
+        return profile.parts[0], operations.count
+
+    expected, count = part()
+    for share in (0.5, 0.98):
+        folder = tmp_path / str(share)
+        try:
+            results = [part(int(share * count), cache=folder)[0]]  # where a number's range was looked at, to warn
+        except RuntimeError as error:
+            assert "can't allocate memory" in str(error)  # noqa: PT017
+            results = []
+        for again in (*results, part(cache=folder)[0]):
+            assert (list(map(repr, again.rows)), again.notes) == (list(map(repr, expected.rows)), expected.notes)
 
 
 def test_a_forward_that_draws_from_numpy_and_python_leaves_their_state_and_repeats():

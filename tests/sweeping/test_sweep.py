@@ -16,6 +16,7 @@ import pytest
 from small_sweeps import NETWORK, Inline, dying, nothing, small
 
 import lisse
+from lisse.instruments import Sensitivity, Stability
 from lisse.profile import Profile
 from lisse.progress import Event
 from lisse.sweeping import UnitOutcome, plan_of
@@ -92,6 +93,22 @@ def test_a_network_that_fails_is_a_row_with_its_reason(tmp_path):
     assert "2 failed" in repr(table)
     retried = lisse.sweep(small(models=models), out=tmp_path, executor=Inline())
     assert [outcome.status for _, outcome in retried] == ["whole", "failed", "failed"]
+
+
+def test_an_instrument_that_fails_is_measured_again_and_the_others_are_not(tmp_path, monkeypatch):
+    plan = small(models=NETWORK, instruments=["sensitivity", "stability"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Stability, "part", lambda self, run: (_ for _ in ()).throw(MemoryError("for the moment")))
+        ((_, outcome),) = lisse.sweep(plan, out=tmp_path, executor=Inline())
+    assert outcome.notes == ("stability: Failed: MemoryError: for the moment",)
+    monkeypatch.setattr(Sensitivity, "part", lambda self, run: pytest.fail("it is measured already"))
+    ((_, outcome),) = lisse.sweep(plan, out=tmp_path, executor=Inline())
+    profile = Profile.load(outcome.file)
+    assert (outcome.status, outcome.notes) == ("done", ())
+    assert all(part.rows for part in profile.parts)
+    ((_, outcome),) = lisse.sweep(plan, out=tmp_path, executor=Inline())
+    assert outcome.status == "whole"
+    assert not list((tmp_path / "pieces").iterdir())
 
 
 def test_trainings_are_made_once_and_measured_on_every_data_set(tmp_path):

@@ -180,6 +180,8 @@ def sound_profile(unit: Unit, folder: Path) -> Profile | None:
     except (ValueError, OSError):
         return None
     about = {} if profile is None else profile.provenance.get("sweep", {})
+    if about.get("incomplete"):  # what failed there may succeed now
+        return None
     right = (unit.key, unit.code, unit.family) == tuple(about.get(key) for key in ("key", "code", "family"))
     return profile if right else None
 
@@ -198,7 +200,8 @@ def _finished(unit: Unit, folder: Path) -> UnitOutcome:
                 trained = folder / "trainings" / unit.training_key[:16]
                 profile = measured(unit, trained=trained, pieces=folder / "pieces" / unit.key[:16])
             profile.save(path)
-            shutil.rmtree(folder / "pieces" / unit.key[:16], ignore_errors=True)
+            if not profile.provenance["sweep"].get("incomplete"):
+                shutil.rmtree(folder / "pieces" / unit.key[:16], ignore_errors=True)
         notes = tuple(f"{part.instrument}: {part.notes[0]}" for part in profile.parts if part.notes and not part.rows)
         return UnitOutcome(status, file=str(path), score=profile.provenance.get("score") or {}, notes=notes)
 
@@ -226,6 +229,8 @@ def measured(unit: Unit, *, trained: Path | None = None, pieces: Path | None = N
         finally:
             run.close()
     document = {"unit": dataclasses.asdict(unit), "family": unit.family, "key": unit.key, "code": unit.code}
+    if incomplete := [part.instrument for part in profile.parts if not part.complete]:
+        document["incomplete"] = incomplete
     names = {"name": unit.label, "spec": unit.model, "weights": weights_digest(run.model)}
     model_about = {**profile.provenance["model"], **names}
     more: dict[str, Any] = {"model": model_about, "sweep": document}

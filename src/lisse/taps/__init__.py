@@ -6,6 +6,7 @@ while the model runs; ``still(model, …)`` makes a forward that leaves no trace
 
 from lisse.taps.attending import AttentionCall, attending
 from lisse.taps.discovery import Skipped, Taps, find
+from lisse.taps.shortage import is_shortage
 from lisse.taps.stillness import (
     attention_weights,
     is_dispatched,
@@ -30,6 +31,7 @@ __all__ = [
     "feed",
     "find",
     "is_dispatched",
+    "is_shortage",
     "model_device",
     "modes_restored",
     "placed_on",

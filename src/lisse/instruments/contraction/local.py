@@ -29,7 +29,7 @@ from lisse.networks.attention import (
     mode_of,
 )
 from lisse.run import Instrument, Run
-from lisse.taps import Tap, find, still, tapped
+from lisse.taps import Tap, find, is_shortage, still, tapped
 
 _LN10 = math.log(10)
 _MODES: tuple[Mode | None, ...] = (None, "full", "causal", "table")
@@ -114,7 +114,9 @@ def _row_taps(run: Run, sites: Sequence[AttentionSite]) -> list[Tap | None]:
         example = next(iter(run.batches(min(3, len(run)))))
         try:
             taps = find(run.model, example.inputs, attention=True, statistics=run.statistics)
-        except (ValueError, RuntimeError):
+        except (ValueError, RuntimeError) as error:
+            if is_shortage(error):
+                raise
             return {}
         return {(tap.module, tap.call): tap for tap in taps}
 

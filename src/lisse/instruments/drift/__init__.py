@@ -35,7 +35,7 @@ from lisse.progress import Bar, Listener
 from lisse.run import Instrument, Order, Run, RunPair, level_option, option, profile_of_pair
 from lisse.run.pair import recorded_dtype
 from lisse.run.rows import Layer, clouds_row, largest_row, sample_row, value_row
-from lisse.taps import Tap
+from lisse.taps import Tap, is_shortage
 
 #: Numbers of clouds: their key, the quantity, its coordinates.
 CLOUDS: tuple[tuple[str, str, dict[str, Value]], ...] = (
@@ -232,6 +232,8 @@ class Drift(Instrument):
                     functools.partial(layer_differences, twin, full=False), pair.step(taps),
                 )  # fmt: skip
             except (RuntimeError, TypeError, ValueError) as error:  # a network that runs in one precision only
+                if is_shortage(error):
+                    raise
                 notes.append(f"Noise {words} was not measured: {str(error).splitlines()[0]}")
                 continue
             kinds.append((words, twin))

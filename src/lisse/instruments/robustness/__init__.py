@@ -27,7 +27,7 @@ from lisse.networks.attack.sanity import FLAT
 from lisse.networks.bounds import certified_radius
 from lisse.profile import EVERYTHING, LAYERS, Chart, Headline, Line, Panel, Part, Quantity, Row, Value
 from lisse.run import Instrument, Run, level_option, option
-from lisse.taps import feed, prepared, still
+from lisse.taps import feed, is_shortage, prepared, still
 
 # Radii at which published networks begin to fall and have fallen: of colour images, and of grey ones such as MNIST.
 _COLOUR, _GREY = (0.5 / 255, 1 / 255, 2 / 255, 4 / 255, 8 / 255), (0.02, 0.05, 0.1, 0.2, 0.3)
@@ -454,7 +454,9 @@ class Robustness(Instrument):
         if "frost" in self._names():
             try:
                 textures = frost_textures()
-            except (ValueError, OSError) as error:
+            except ValueError as error:
+                if is_shortage(error):
+                    raise
                 notes.append(f"frost is left out: its textures are missing ({error})")
         return Changes(run, self, n, textures, bounds)
 

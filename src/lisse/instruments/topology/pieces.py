@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lisse.recording import parse_bytes
 from lisse.run import Instrument, Run
+from lisse.taps import is_shortage
 
 Work = Callable[[], Mapping[str, Tensor]]
 
@@ -44,9 +45,9 @@ def pieces_in_threads(
                 key = futures[future]
                 try:
                     pieces[key] = run.piece(instrument, key, future.result)
-                except (MemoryError, OSError):
-                    raise
                 except Exception as error:
+                    if is_shortage(error):
+                        raise
                     failed[key] = error
                 run.tell(task, len(pieces) + len(failed), len(work), unit)
     return {key: pieces[key] for key in work if key in pieces}, failed

@@ -18,6 +18,7 @@ from lisse.networks.bounds.module import of_module
 from lisse.networks.bounds.operators import AveragePool, BatchNorm, Convolution, Still
 from lisse.networks.bounds.slopes import FUNCTIONS
 from lisse.networks.zoo.resnet import PaddedShortcut
+from lisse.taps import is_shortage
 
 _UNIT = 2.0**-53
 _GRID = 33  # points of an activation's interval at which its distance to a line is looked at
@@ -464,7 +465,9 @@ def lipschitz_radius(model: nn.Module, x: Tensor, y: Tensor, *, tol: float = 1e-
     """
     try:
         bound = of_module(model, radius=1.0, input_shape=tuple(x.shape[1:]), metric="euclidean", tol=tol)
-    except TypeError:
+    except TypeError as refusal:
+        if is_shortage(refusal):
+            raise
         return torch.zeros(len(x), dtype=torch.float64, device=x.device)
     if bound.hypotheses or not math.isfinite(bound.value) or bound.value == 0:
         return torch.zeros(len(x), dtype=torch.float64, device=x.device)

@@ -10,6 +10,7 @@ from torch import fx, nn
 
 from lisse.networks.bounds.slopes import overridden
 from lisse.networks.zoo.efficientnet import SameConv2d
+from lisse.taps import is_shortage
 
 # fmt: off
 _VIEWS = frozenset({
@@ -69,7 +70,9 @@ def _writes(module: nn.Module) -> bool:
         return False
     try:
         graph = _Tracer().trace(module)
-    except Exception:
+    except Exception as error:
+        if is_shortage(error):
+            raise
         return False  # what cannot be traced is refused, or known as a whole
     return any(_root(value, module).op == "placeholder" for _, value in _written(graph, module))
 

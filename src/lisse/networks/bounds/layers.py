@@ -16,7 +16,7 @@ from lisse.networks.bounds.module import BoundMetric, of_module
 from lisse.networks.bounds.operators import LINEAR, Still, operator_norm
 from lisse.networks.bounds.slopes import slope
 from lisse.progress import Event, Listener
-from lisse.taps import Tap, find, plain
+from lisse.taps import Tap, find, is_shortage, plain
 
 WHOLE_NETWORK = "(network)"
 MOST_EXACT = 2**22  # numbers in and out of a layer up to which its lower end is searched
@@ -105,6 +105,8 @@ def _row(name: str, module: nn.Module, shape: tuple[int, ...] | None, **options:
     try:
         bound = of_module(module, input_shape=shape, **options)
     except (TypeError, ValueError, RuntimeError) as refusal:
+        if is_shortage(refusal):
+            raise
         return LayerBound(name, kind, shape, None, reason=str(refusal).removeprefix("of_module: "))
     lower = None
     if isinstance(module, LINEAR) and torch.Size(shape).numel() <= MOST_EXACT:

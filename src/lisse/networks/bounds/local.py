@@ -20,7 +20,7 @@ from lisse.maths.spectral_norm import norm_interval
 from lisse.networks.bounds.blocks import Gated, residual_sums
 from lisse.networks.bounds.slopes import slope
 from lisse.networks.bounds.tokens import TokenAttention, is_token_norm, linear_parts, norm_parts, token_attention
-from lisse.taps import Tap, feed, find, prepared, still, tapped
+from lisse.taps import Tap, feed, find, is_shortage, prepared, still, tapped
 from lisse.taps.attending import AttentionCall, attending
 
 _EDGE = 1 + 1e-9  # of float64's rounding, which these sums of some thousand terms stay far below
@@ -148,6 +148,8 @@ def local_bounds(
                 bounds.append(LocalBound(name, radius, lower / _EDGE, math.inf))
                 continue
             except TypeError as refusal:
+                if is_shortage(refusal):
+                    raise
                 reason = str(refusal).removeprefix("local_bounds: ").removeprefix("of_module: ")
                 bounds.append(LocalBound(name, radius, reason=reason))
                 continue
