@@ -13,6 +13,7 @@ import json
 import math
 from pathlib import Path
 
+from lisse.profile_file.document import free_to_json
 from lisse.reporting.atlas import AtlasRow, load_atlas
 from lisse.reporting.declared import INSTRUMENTS
 from lisse.reporting.page.headline import headings
@@ -40,7 +41,7 @@ def _group(rows: list[AtlasRow]) -> str:
         "data": rows[0].data,
         "fingerprints": sorted({row.data_hash for row in distinct.values()}),
         "version": rows[0].version,
-        "options": options,
+        "options": free_to_json(options, "options"),
         "headlines": [[heading.instrument, heading.quantity.name] for heading in columns],
     }
     lines = []
@@ -48,7 +49,7 @@ def _group(rows: list[AtlasRow]) -> str:
         numbers = [row.error, *(row.numbers.get(heading.label, (None,) * 3) for heading in columns)]
         lines.append(json.dumps([row.family, *(_short(end) for number in numbers for end in number[:3])],
                                 separators=(",", ":")))  # fmt: skip
-    return json.dumps(head)[:-1] + ', "networks": [\n' + ",\n".join(lines) + "]}"
+    return json.dumps(head, allow_nan=False)[:-1] + ', "networks": [\n' + ",\n".join(lines) + "]}"
 
 
 def _short(value: float | None) -> float | None:

@@ -16,7 +16,7 @@ def test_a_page_and_a_table_are_written(lisse, folder):
         )
     done = lisse("atlas", "p", "--out", "a.html", "--table", "a.json", "--no-reports", "--title", "Ours")
     assert done.exit_code == 0, done.output
-    assert "3 rows" in done.stderr
+    assert "Saved a.json" in done.stderr
     assert "<h1>Ours</h1>" in (folder / "a.html").read_text()
     assert [row["name"] for row in json.loads((folder / "a.json").read_text())["rows"]] == ["net0", "net1", "net2"]
     again = lisse("atlas", "a.json", "p", "--out", "b.html")

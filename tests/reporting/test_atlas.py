@@ -13,7 +13,8 @@ from lisse.profile import Headline, Part, Profile, Quantity, Row
 from lisse.reporting.atlas import AtlasRow, atlas, atlas_row, atlas_rows, load_atlas, outcomes, save_atlas
 from lisse.reporting.atlas.worth import worths
 
-UNIT = {"model": "zoo:fc2", "data": "digits", "family": "f", "seed": 0, "instruments": {"silence": {"samples": 3}}}
+OPTIONS = {"silence": {"samples": 3, "most": math.inf}}
+UNIT = {"model": "zoo:fc2", "data": "digits", "family": "f", "seed": 0, "instruments": OPTIONS}
 CALM = Quantity("calm", "calm", "How calm it is.", better="higher", scale="log", headline=Headline("calmness"))
 
 
@@ -61,6 +62,7 @@ def test_rows_are_written_and_read_again(tmp_path):
     path = save_atlas(rows, {"calmness": {"says": "s"}}, tmp_path / "a.json")
     again, words = load_atlas(path)
     assert again == rows
+    json.loads(path.read_text(), parse_constant=pytest.fail)  # what others read too: no Infinity
     assert words == {"calmness": {"says": "s"}}
     assert len(path.read_text().splitlines()) == len(rows) + 2  # a line each: changes are readable
     for text in (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -23,6 +21,9 @@ from lisse.sweeping import UnitOutcome, plan_of
 from lisse.sweeping.claims import claim
 from lisse.sweeping.driver import drained
 from lisse.sweeping.pool import Workers, fitting_workers
+
+#: Seconds after which a wait is a failure: far more than a busy machine needs.
+LONG = 300
 
 
 def numbers(folder: Path) -> dict[str, tuple]:
@@ -154,7 +155,7 @@ def test_two_sweeps_share_the_work(tmp_path):
     plan = small(seeds=[0, 1])
     with ThreadPoolExecutor(2) as both:
         jobs = [both.submit(lisse.sweep, plan, out=tmp_path, executor=Inline()) for _ in range(2)]
-        tables = [job.result() for job in jobs]
+        tables = [job.result(timeout=LONG) for job in jobs]
     statuses = [tuple(outcome.status for _, outcome in table) for table in tables]
     assert all(sorted(pair) in (["done", "whole"],) for pair in zip(*statuses, strict=True))
     lisse.sweep(plan, out=tmp_path / "alone", executor=Inline())
@@ -168,7 +169,7 @@ def test_a_claim_is_one_process_own_and_ends_with_it(tmp_path):
         assert third
     script = "import os, pathlib\nfrom lisse.sweeping.claims import claim\n"
     script += f"with claim(pathlib.Path({str(tmp_path / 'a')!r})):\n    os._exit(9)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=LONG).returncode == 9
     assert (tmp_path / "a").exists()
     with claim(tmp_path / "a") as fourth:
         assert fourth
@@ -207,8 +208,12 @@ def test_workers_are_as_many_as_there_is_room_for(monkeypatch):
     monkeypatch.setattr("lisse.sweeping.pool.free_bytes", lambda device: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert fitting_workers(memory="1GiB", threads=1, device="cuda", gpus=0.25) == (8, ["3", "5"])
-    assert fitting_workers(memory="1GiB", threads=1, device="cuda:1", gpus=0.5) == (2, ["5"])
+    assert fitting_workers(memory="1GiB", threads=1, device="cuda:1", gpus=0.5) == (2, [])
     assert fitting_workers(memory="1GiB", threads=1, device="cuda", gpus=0) == (2, ["3", "5"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(ValueError, match="device must be there, got cuda, and this machine has no GPU"):
+        fitting_workers(memory="1GiB", threads=1, device="cuda", gpus=0)
 
 
 def test_bad_arguments_are_named(tmp_path):
@@ -217,6 +222,7 @@ def test_bad_arguments_are_named(tmp_path):
         ({"retries": -1}, "retries must be at least 0, got -1"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"gpus": -0.5}, "gpus must be at least 0, got -0.5"),
+        ({"gpus": 0.25}, "gpus must be 0 on device 'cpu', got 0.25"),
     ):
         with pytest.raises(ValueError, match=words):
             lisse.sweep(small(), out=tmp_path, **changes)
@@ -235,17 +241,37 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on(tmp_path):
     command = [sys.executable, "-m", "lisse", "sweep", str(plan), "--out", str(tmp_path / "out"), "--workers", "2"]
     profiles = tmp_path / "out" / "profiles"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        while not (profiles.is_dir() and list(profiles.glob("*.profile"))):
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
-        workers = psutil.Process(process.pid).children(recursive=True)
-        os.kill(process.pid, signal.SIGKILL)
-    psutil.wait_procs(workers)  # hangs where one outlives its parent
+        end = time.monotonic() + LONG
+        try:
+            while not list(profiles.glob("*.profile")):
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < end, "no profile"
+                time.sleep(0.01)
+            workers = psutil.Process(process.pid).children(recursive=True)
+        finally:
+            process.kill()
+    assert psutil.wait_procs(workers, timeout=LONG)[1] == []  # nobody outlives the parent
     early = {path.name: path.stat().st_mtime_ns for path in profiles.glob("*.profile")}
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
     assert done.returncode == 0, done.stderr
     assert "6 profiles" in done.stderr
     assert len(list(profiles.glob("*.profile"))) == 6
     assert early.items() <= {path.name: path.stat().st_mtime_ns for path in profiles.glob("*.profile")}.items()
     lisse.sweep(plan, out=tmp_path / "alone", executor=Inline())
     assert numbers(tmp_path / "out") == numbers(tmp_path / "alone")
+
+
+def test_jobs_that_are_no_futures_are_waited_for_by_threads(tmp_path):
+    """The recipe of docs/atlas.md for submitit, whose jobs have a ``result`` and nothing else of a future."""
+
+    class Job:
+        def __init__(self, fn, *args):
+            self.result = lambda: fn(*args)
+
+    class Jobs(ThreadPoolExecutor):
+        def submit(self, fn, /, *args):
+            return super().submit(lambda: Job(fn, *args).result())
+
+    with Jobs(1) as jobs:
+        table = lisse.sweep(small(), out=tmp_path, executor=jobs)
+    assert [outcome.status for _, outcome in table] == ["done", "done"]

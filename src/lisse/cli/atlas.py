@@ -26,7 +26,7 @@ def command(
     makes it again. Of networks that failed in a sweep there is a row with the reason.
     """
     from lisse.progress import Bar
-    from lisse.reporting.atlas import atlas, atlas_rows, save_atlas
+    from lisse.reporting.atlas import atlas
 
     for source in sources:
         if not Path(source).exists():
@@ -34,9 +34,7 @@ def command(
     for path in filter(None, (out, table)):
         check_writable(Path(path), "page")
     with Bar(keep=False) as bar, arguments(ctx, "sources"):
-        saved = atlas(list(sources), out, title=title, reports=reports, progress=bar)
-        if table:
-            rows, words, _ = atlas_rows(list(sources))
-            written = save_atlas(rows, words, table)
-            print(f"Saved {written}, {len(rows)} rows, {written.stat().st_size / 1e3:.0f} kB.", file=sys.stderr)
+        saved = atlas(list(sources), out, title=title, reports=reports, table=table, progress=bar)
+    if table:
+        print(f"Saved {table}, {Path(table).stat().st_size / 1e3:.0f} kB.", file=sys.stderr)
     print(f"Saved {saved}, {saved.stat().st_size / 1e6:.1f} MB. Open it in a browser.", file=sys.stderr)

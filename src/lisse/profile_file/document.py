@@ -220,7 +220,8 @@ def _entry(index: int, name: str) -> str:
         raise ValueError(f"the array's name {name!r} is not valid Unicode") from None
 
 
-def _free_from_json(value: Any, where: str, nesting: int = 0) -> Any:
+def free_from_json(value: Any, where: str, nesting: int = 0) -> Any:
+    """What :func:`free_to_json` wrote."""
     if nesting > MAX_NESTING:
         raise ValueError(f"{where} is nested deeper than {MAX_NESTING}")
     if isinstance(value, dict):
@@ -228,16 +229,16 @@ def _free_from_json(value: Any, where: str, nesting: int = 0) -> Any:
             if len(value) != 1 or not isinstance(value[_TAG], str):
                 wrong(where, f'{{"{_TAG}": "nan" | "inf" | "-inf"}}', value)
             return _number(value[_TAG], where)
-        return {key: _free_from_json(item, where, nesting + 1) for key, item in value.items()}
+        return {key: free_from_json(item, where, nesting + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_free_from_json(item, where, nesting + 1) for item in value]
+        return [free_from_json(item, where, nesting + 1) for item in value]
     return value
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict) or _TAG in value:
         wrong(where, "an object", value)
-    thawed: dict[str, Any] = _free_from_json(value, where)
+    thawed: dict[str, Any] = free_from_json(value, where)
     return thawed
 
 

@@ -38,10 +38,10 @@ def sweep(
 ) -> SweepTable:
     """Measure every unit of a plan, by many processes: profiles in ``out/profiles``, and a table of what came of each.
 
-    ``plan`` is a TOML file, a mapping of the same form, or a :class:`Plan`: models × data × instruments × seeds, and
-    trainings, recipes × seeds (``docs/atlas.md``). A unit whose profile is in ``out`` already is not measured again, so
-    a call that was stopped goes on, and two at once share the work. A unit that fails is a row with its reason; a
-    failed one is tried again by the next call.
+    ``plan`` is a TOML file, a mapping of the same form, or a :class:`SweepPlan`: models × data × instruments × seeds,
+    and trainings, recipes × seeds (``docs/atlas.md``). A unit whose profile is in ``out`` already is not measured
+    again, so a call that was stopped goes on, and two at once share the work. A unit that fails is a row with its
+    reason; a failed one is tried again by the next call.
 
     ``executor`` is any :class:`concurrent.futures.Executor` whose workers see ``out``; ``None`` is a process for every
     core that there is memory for (at most ``workers``), ``"ray"`` a Ray cluster (``lisse[ray]``). ``gpus`` is the share
@@ -55,6 +55,10 @@ def sweep(
     if gpus < 0:
         raise ValueError(f"sweep: gpus must be at least 0, got {gpus}.")
     plan = plan_of(plan)
+    if gpus and not plan.device.startswith("cuda"):
+        raise ValueError(
+            f"sweep: gpus must be 0 on device {plan.device!r}, got {gpus}. Write device = 'cuda' in the plan."
+        )
     units = plan.units
     folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +152,8 @@ def _executor(
     if executor == "ray":
         from lisse.sweeping.cluster import RayExecutor
 
-        cluster = RayExecutor(cpus=plan.threads, gpus=gpus, workers=workers)
+        share = gpus or float(plan.device.startswith("cuda"))  # Ray hides the GPUs that a task did not ask for
+        cluster = RayExecutor(cpus=plan.threads, gpus=share, workers=workers)
         return cluster, cluster
     if executor is not None:
         raise ValueError(f"sweep: executor must be an Executor, 'ray' or None, got {executor!r}.")

@@ -106,7 +106,11 @@ def fitting_workers(*, memory: str, threads: int, device: str, gpus: float) -> t
         count = max(1, min(count, free // (parse_bytes(memory) + PROCESS_BYTES)))
     if not device.startswith("cuda"):
         return count, []
+    share = max(1, int(1 / gpus) if gpus else 1)
+    if device != "cuda":
+        return min(count, share), []  # units say themselves which one
     masked = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = masked.split(",") if masked else [str(index) for index in range(torch.cuda.device_count())]
-    devices = devices if device == "cuda" else [devices[int(device.partition(":")[2])]]
-    return min(count, len(devices) * max(1, int(1 / gpus) if gpus else 1)), devices
+    if not devices:
+        raise ValueError("sweep: device must be there, got cuda, and this machine has no GPU that torch can use.")
+    return min(count, len(devices) * share), devices

@@ -21,7 +21,7 @@ import lisse
 from lisse.profile import Profile
 from lisse.profile_file import writing
 from lisse.progress import Event, Listener
-from lisse.reporting.atlas.rows import AtlasRow, Words, atlas_rows
+from lisse.reporting.atlas.rows import AtlasRow, Words, atlas_rows, save_atlas
 from lisse.reporting.atlas.worth import outcomes, worths
 from lisse.reporting.page.axis import short_number
 from lisse.reporting.page.document import report
@@ -34,13 +34,15 @@ def atlas(
     *,
     title: str = "Atlas",
     reports: bool = True,
+    table: str | Path | None = None,
     progress: Listener | None = None,
 ) -> Path:
     """Write one page of every profile in ``sources`` to ``path``: a table, scatter plots, what each number is worth.
 
     ``sources`` are folders (searched for profiles, and for the failures of sweeps), profiles, and atlases that
     ``lisse atlas --table`` wrote. The page is one file and opens from disk, without a server or the network. With
-    ``reports`` every network's own page is written to a folder beside it, ``PATH`` less its ending, and linked.
+    ``reports`` every network's own page is written to a folder beside it, ``PATH`` less its ending, and linked; with
+    ``table`` the rows are kept in a file, an atlas itself.
     """
     path = Path(path)
     rows, words, complaints = atlas_rows([sources] if isinstance(sources, (str, Path)) else list(sources))
@@ -49,6 +51,8 @@ def atlas(
     tell: Listener = progress or (lambda event: None)
     for complaint in complaints:
         tell(Event("atlas", say=f"left out: {complaint}", level="warning"))
+    if table is not None:
+        save_atlas(rows, words, table)
     links = _reports(rows, path, tell) if reports else {}
     with writing(path) as file:
         file.write(_atlas_text(rows, words, links, title, complaints).encode("utf-8", "backslashreplace"))

@@ -17,6 +17,7 @@ from lisse.data.bounded import read_all
 from lisse.profile import Part, Profile, Quantity, Row
 from lisse.profile_file import number_to_json, writing
 from lisse.profile_file.container import MAX_JSON, excerpt, saying
+from lisse.profile_file.document import free_from_json, free_to_json
 from lisse.reporting.page.headline import Heading, headline_rows, profile_headings
 from lisse.run.fingerprint import digest_of
 
@@ -214,9 +215,9 @@ def save_atlas(rows: Iterable[AtlasRow], words: Mapping[str, Any], path: str | P
         "format": FORMAT,
         "version": ATLAS_VERSION,
         "words": words,
-        "instruments": [json.loads(text) for text in shared],
+        "instruments": [free_to_json(json.loads(text), "instruments") for text in shared],
     }
-    text = json.dumps(head, ensure_ascii=False)[:-1] + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
+    text = json.dumps(head, ensure_ascii=False, allow_nan=False)[:-1] + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
     with writing(Path(path)) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     return Path(path)
@@ -230,11 +231,12 @@ def load_atlas(path: str | Path) -> tuple[list[AtlasRow], dict[str, dict[str, st
         if document["format"] != FORMAT or document["version"] > ATLAS_VERSION:
             raise ValueError(f"format {document['format']!r}, version {document['version']}")
         fields = {item.name for item in dataclasses.fields(AtlasRow)} - {"file"}  # where it is here, no file knows
+        shared = free_from_json(document["instruments"], "instruments")
         rows = []
         for record in document["rows"]:
             unit = record.get("unit")
             if unit is not None:
-                record["unit"] = {**unit, "instruments": document["instruments"][unit["instruments"]]}
+                record["unit"] = {**unit, "instruments": shared[unit["instruments"]]}
             record["numbers"] = {
                 str(label): tuple(float(value) if index < 3 and value is not None else value
                                   for index, value in enumerate(number))

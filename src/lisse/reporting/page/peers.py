@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from lisse.profile_file.document import free_to_json
 from lisse.reporting.page.axis import Extent, extent_of, short_number
 from lisse.reporting.page.entries import Entries, PageModel
 from lisse.reporting.page.headline import Heading, heading_entry, page_headings
@@ -126,12 +127,14 @@ def _comparable(entries: Entries, model: PageModel, heading: Heading, group: Map
     if data.get("name") != group["data"] and data.get("fingerprint") not in group["fingerprints"]:
         return False
     parts = [part for owner, part in entries.parts(heading.instrument) if owner.index == model.index]
-    return before is not None and any(_defining(part.options, heading) == _defining(before, heading) for part in parts)
+    return before is not None and any(
+        free_to_json(_defining(part.options, heading), "options") == _defining(before, heading) for part in parts
+    )
 
 
-def _defining(options: Mapping[str, Any], heading: Heading) -> Any:
-    """The options that a headline depends on, as JSON has them."""
-    return json.loads(json.dumps({key: value for key, value in options.items() if key not in heading.headline.amounts}))
+def _defining(options: Mapping[str, Any], heading: Heading) -> dict[str, Any]:
+    """The options that a headline depends on."""
+    return {key: value for key, value in options.items() if key not in heading.headline.amounts}
 
 
 def _model_dot(entries: Entries, model: PageModel, heading: Heading) -> _Dot | None:
