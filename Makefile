@@ -138,9 +138,11 @@ bench: $(ENV) ## Every benchmark; ARGS=--write keeps the figures in benchmarks/r
 	  case "$$file" in benchmarks/timing.py|benchmarks/verdict_*) continue;; esac; { echo "== $$file"; $(PY) "$$file" $(ARGS) || exit 1; }; \
 	done
 
-wheel: $(ENV) ## Both wheels in dist/: lisse, and its experiments
-	$(PY) -m build --wheel --no-isolation
-	$(PY) -m build --wheel --no-isolation --outdir dist experiments
+wheel: $(ENV) ## Wheels and sources of lisse and of its experiments in dist/, checked as a registry would
+	rm -rf dist
+	$(PY) -m build --sdist --wheel --no-isolation
+	$(PY) -m build --sdist --wheel --no-isolation --outdir dist experiments
+	$(PY) -m twine check --strict dist/*
 
 clean: ## Remove what was built and cached; the environments (.venv…) stay
 	rm -rf build dist site lisse-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis

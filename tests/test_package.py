@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -85,6 +86,23 @@ def test_the_experiments_have_a_wheel_of_their_own_with_the_same_version(wheel, 
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if "experiments" in name]
     assert wheel.name.split("-")[1] == experiments.name.split("-")[1]
     assert (folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
+@pytest.mark.slow
+def test_a_registry_would_take_both_distributions(wheel, experiments, tmp_path):
+    """Their metadata is whole and their READMEs render, those of the sources too."""
+    sources = [built(tmp_path / folder.name, folder, "sdist") for folder in (ROOT, ROOT / "experiments")]
+    outcome = python("-m", "twine", "check", "--strict", wheel, experiments, *sources)
+    assert outcome.count("PASSED") == 4
+    with tarfile.open(sources[0]) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    assert names >= {"pyproject.toml", "README.md", "LICENSE", "Makefile", "constraints.txt", "src/lisse/__init__.py"}
+
+
+def test_every_extra_is_documented():
+    declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    documented = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "install.md").read_text(encoding="utf-8"), re.M))
+    assert documented == declared
 
 
 def test_the_wheel_installs_and_runs_where_its_requirements_are(wheel, bare, tmp_path):
