@@ -30,7 +30,8 @@ def tables(path: Path = TABLE) -> Iterator[str]:
     counts = Counter(row.family for row in rows)
     failed = sum(bool(row.reason) for row in rows)
     yield (
-        f"{len(rows)} networks, {failed} of them failed, in {path.stat().st_size / 1e3:.0f} kB: "
+        f"{len(rows)} rows, {failed} of them failed, of {len({row.weights for row in rows})} networks, in "
+        f"{path.stat().st_size / 1e3:.0f} kB: "
         + ", ".join(f"{count} {family}" for family, count in counts.items())
         + "."
     )

@@ -95,6 +95,11 @@ def test_what_cannot_be_made_again_says_so(lisse, folder, swept):
     done = lisse("verify", "b.profile", "--trust")
     assert done.exit_code == 1
     assert "cannot: no weights and no recipe. gone.safetensors is not here" in done.stderr
+    lone = AtlasRow("k1", "net", "f", "digits", numbers={"calm": (1.0, None, None, 5, "exact")}, weights="w")
+    save_atlas([lone], {}, folder / "lone.json")
+    done = lisse("verify", "lone.json#k1", "--model", NETWORK, "--data", "digits")
+    assert done.exit_code == 1
+    assert "cannot: the row does not say how it was measured" in done.stderr
     for target, says in (("a.json#zz", "got none"), ("none.json#1", "No such file"), ("a.json#", "must have one row")):
         done = lisse("verify", target)
         assert done.exit_code == 3

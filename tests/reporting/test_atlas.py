@@ -136,6 +136,9 @@ def test_what_a_number_is_worth_is_asked_within_a_family_and_a_setting():
     assert float(worth.power.skill.value) == pytest.approx(1)
     assert float(worths(family(20), {})[0].power.skill.value) < 0.9  # not by its logarithm
     assert worths(family(19), words) == []
+    assert (
+        worths([dataclasses.replace(row, weights="w" + row.key[-1]) for row in family(30)], words) == []
+    )  # 10 networks
     assert worths([*family(15, "s"), *family(15, "t")], words) == []
     failed = [dataclasses.replace(row, reason="it broke") for row in family(5)]
     assert worths([*family(20), *failed], words)[0].n == 20

@@ -21,6 +21,6 @@ def test_every_row_of_the_committed_table_names_what_it_is_made_of():
         assert unit.training is None or unit.training.recipe in RECIPES
         assert row.reason or (row.weights and row.data_hash and row.error and row.numbers.keys() <= words.keys())
     page = (ROOT / "docs" / "atlas.md").read_text("utf-8")
-    assert f"{len(rows)} networks, {sum(bool(row.reason) for row in rows)} of them failed" in page
+    assert f"{len(rows)} rows, {sum(bool(row.reason) for row in rows)} of them failed" in page
     for family, count in Counter(row.family for row in rows).items():
         assert f"{count} {family}" in page

@@ -28,7 +28,7 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
     from lisse.reporting.page.headline import headline_rows
     from lisse.sweeping.verification import Unmakeable, all_numbers, measured_origin, unit_again, verified
 
-    if "#" in target:
+    if ".json#" in target:
         row, _ = load_atlas_row(target)
         if row.reason:
             raise Failed(f"cannot: {row.name} failed ({row.reason}); there are no numbers to compare.")

@@ -79,6 +79,8 @@ def _unit(document: Mapping[str, Any], model: str | None, data: str | None) -> U
 
 
 def _document(about: Mapping[str, Any], model: str | None, data: str | None) -> dict[str, Any]:
+    if "instruments" not in about:
+        raise Unmakeable("cannot: the row does not say how it was measured. Verify the profile that it was made of.")
     spec = model or about.get("spec")
     if not spec:
         raise Unmakeable("cannot: no weights and no recipe. The network came from no spec; give --model SPEC.")

@@ -74,21 +74,23 @@ def worths(
                 continue
             log = meaning.get("scale") == "log"
             pairs = [
-                (value, target, row.group)
+                (value, target, row)
                 for row in members
                 if label in row.numbers
                 and (value := _finite(row.numbers[label][0], log)) is not None
                 and (target := outcome(row)) is not None
             ]
-            if len(pairs) < LEAST_FAMILY or all(abs(value + target - 1) < 1e-9 for value, target, _ in pairs):
+            networks = {row.weights or row.key for *_, row in pairs}  # one that was measured twice is one
+            if len(networks) < LEAST_FAMILY or all(abs(value + target - 1) < 1e-9 for value, target, _ in pairs):
                 continue  # too few, or the outcome itself: accuracy is one less the error
-            x, y, groups = zip(*pairs, strict=True)
+            x, y, origins = zip(*pairs, strict=True)
+            groups = [row.group for row in origins]
             generator = torch.Generator().manual_seed(0)
             power = predictive_power(
                 torch.tensor(x, dtype=torch.float64), torch.tensor(y, dtype=torch.float64), groups,
                 resamples=resamples, generator=generator,
             )  # fmt: skip
-            results.append(Worth(family, setting, label, len(pairs), power))
+            results.append(Worth(family, setting, label, len(networks), power))
     return results
 
 
