@@ -336,6 +336,20 @@ def test_a_finished_run_without_its_weights_or_a_checkpoint_is_an_error(tmp_path
         run(tmp_path)
 
 
+def test_a_finished_run_vouches_for_what_its_weights_say_of_themselves(tmp_path):
+    def trained():
+        model = lisse.load_model("zoo:fc2?in_channels=1&size=8&width=3&mean=0.5&std=0.25")
+        lisse.train(model, lisse.load_data("digits", limit=20), recipe=Recipe(epochs=1, batch=10), seed=0, out=tmp_path)
+
+    trained()
+    path = tmp_path / "model.safetensors"
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b"0.25", b"0.35"))
+    assert path.read_bytes() != before
+    trained()
+    assert path.read_bytes() == before
+
+
 def test_one_flipped_bit_of_a_checkpoint_is_seen(tmp_path, whole):
     with pytest.raises(Stop):
         run(tmp_path, callbacks=[stopping(10)])

@@ -187,7 +187,7 @@ class Folder:
 
     def log_digest(self) -> str:
         """A hash of the log as it is on the disk."""
-        return hashlib.blake2b(self.log_file.read_bytes(), digest_size=12).hexdigest()
+        return content_digest(self.log_file)
 
     # -- the weights -----------------------------------------------------------------------------------------------
 
@@ -259,6 +259,12 @@ def _cells(log: Log, row: Mapping[str, float]) -> list[str]:
 
 def _number(column: str, text: str) -> float:
     return int(text) if column in ("epoch", "step") else float(text)
+
+
+def content_digest(path: Path) -> str:
+    """A hash of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

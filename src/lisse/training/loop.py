@@ -16,7 +16,7 @@ from lisse.networks.answers import hits
 from lisse.networks.attack import Adversary
 from lisse.progress import Event, Listener
 from lisse.training.feed import Feed, has_room, keyed
-from lisse.training.folder import Board, Folder, load_model_tensors, model_tensors
+from lisse.training.folder import Board, Folder, content_digest, load_model_tensors, model_tensors
 from lisse.training.optimiser import load_state, optimiser_for, rate_factor, state_tensors
 from lisse.training.overfitting import WATCHED, Watchtower
 from lisse.training.plan import TrainingPlan, weights_digest
@@ -427,6 +427,7 @@ class Loop:
                     "epochs": self.recipe.epochs, "epoch": step / self.feed.steps,
                     "test": None if self.score is None else self.score.as_dict(),
                     "weights": weights_digest(taps.plain(self.model)), "log": self.folder.log_digest(),
+                    "file": content_digest(checkpoint),
                 }  # fmt: skip
                 if status != "finished":
                     result |= {"checkpoint": checkpoint.name, "checkpoint_step": good}

@@ -17,7 +17,7 @@ from torch import nn
 from lisse import taps
 from lisse.progress import Bar, Event, Listener
 from lisse.training.feed import Augment
-from lisse.training.folder import Folder
+from lisse.training.folder import Folder, content_digest
 from lisse.training.loop import Loop
 from lisse.training.penalty import Penalty
 from lisse.training.plan import Lesson, Loss, TrainingPlan, folder_path, planned, weights_digest
@@ -155,6 +155,9 @@ def _ended(plan: TrainingPlan, folder: Folder, ended: dict[str, Any], tell: List
         folder.load_model(plan.model, checkpoint)
         if weights_digest(taps.plain(plan.model)) != ended["weights"]:
             raise ValueError(f"{checkpoint} has other weights than the run ended with")
+        # Weights may be whole, and the spec and the statistics beside them not.
+        if ended.get("file", digest := content_digest(checkpoint)) != digest:
+            raise ValueError(f"{checkpoint} has other bytes than the run ended with")
         if ended.get("log", digest := folder.log_digest()) != digest:
             raise ValueError("log.csv has other numbers than the run ended with")
     except (ValueError, OSError, RuntimeError) as error:
