@@ -415,6 +415,25 @@ def test_only_what_a_model_needs_is_fetched(bert, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"hidden_size": "big"}, "'hidden_size' expected int, got str"),
+        ({"hidden_act": {"a": 1}}, "'hidden_act' expected str, got dict"),
+        ({"architectures": 3}, "architectures 3, which are no names"),
+        ({"architectures": [3]}, r"architectures \[3\], which are no names"),
+        ({"architectures": [["a"]]}, "which are no names"),
+        ({"model_type": 3}, "model type `3`"),
+    ],
+)
+def test_a_bad_config_is_refused_in_words_with_the_folder(bert, copy, change, says):
+    folder = copy(bert)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=rf"load_model: .*{folder.name}.* must be a readable .*{says}"):
+        lisse.load_model(f"hf:{folder}")
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"num_hidden_layers": 20_000}, {"num_labels": 10**9}, {"hidden_size": 10**12},

@@ -436,7 +436,8 @@ class Profile:
                 }
             )
         columns = ["instrument", "quantity", "layer", "where", "a", "b", "difference", "apart"]
-        frame = pd.DataFrame.from_records(records, columns=columns)
+        written = [{key: _written(value) for key, value in record.items()} for record in records]
+        frame = pd.DataFrame.from_records(written, columns=columns)
         frame["apart"] = frame["apart"].astype(object)
         return frame
 

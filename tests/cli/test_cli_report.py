@@ -503,12 +503,16 @@ def test_deep_brackets_are_a_usage_error(lisse: Run, text: str) -> None:
 
 
 def test_names_of_strangers_are_no_formulas_no_escapes_and_may_be_no_unicode(lisse: Run) -> None:
-    row = Row("norm", 1.0, "exact", 3, "=cmd|'/c calc'!A1")
+    row = Row("norm", 1.0, "exact", 3, "=cmd|'/c calc'!A1", at={"=2+3": "@\udce9\x1b[2J"})
     Profile(
         (Part("=sum", (row,), (Quantity("norm", "norm", "How large."),)),), {"model": {"name": "@\udce9\x1b[2J"}}
     ).save("odd.profile")
     assert lisse("export", "odd.profile", "--csv", "t.csv").exit_code == 0
-    cells = Path("t.csv").read_text().splitlines()[1].split(",")
+    text = Path("t.csv").read_text()
+    cells = text.replace("\n", ",").split(",")
+    assert "\x1b" not in text
+    assert "\x1b" not in lisse("export", "odd.profile", "--csv", "-").output
+    assert lisse("compare", "odd.profile", "odd.profile").exit_code == 0
     assert not [cell for cell in cells if cell.lstrip('"')[:1] in ("=", "@", "+", "-")]
     assert lisse("report", "odd.profile", "--out", "page.html").exit_code == 0
     assert "\x1b" not in lisse("compare", "odd.profile", "odd.profile", "--fail-if", "norm > 2").output

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from lisse.cli.files import load_profile
+from lisse.cli.table import printable
 
 
 @click.command()
@@ -48,7 +49,7 @@ def write_csv(profiles: list[Any], path: str) -> None:
     for name, profile in zip(legend_names(profiles), profiles, strict=True):
         frame = profile.frame()
         frame.insert(0, "model", name.encode("utf-8", "backslashreplace").decode())
-        frames.append(frame.map(_inert))
+        frames.append(frame.map(_inert).rename(columns=_inert))
     text = io.StringIO()
     pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True).to_csv(text, index=False)
     if path == "-":
@@ -61,8 +62,10 @@ def write_csv(profiles: list[Any], path: str) -> None:
 
 
 def _inert(cell: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula: a stranger chose the names of models and layers."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+    """A cell that no spreadsheet takes for a formula and no terminal for a command: a stranger chose the names."""
+    if not isinstance(cell, str):
+        return cell
+    return f"'{printable(cell)}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else printable(cell)
 
 
 def write_scalars(profiles: list[Any], folder: Path) -> int:

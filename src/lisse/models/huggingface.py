@@ -197,7 +197,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 def _class(transformers: Any, config: Any, head: Any) -> Any:
-    names = [head] if head is not None else list(config.architectures or [])
+    names = [head] if head is not None else _architectures(config)
     if head is None and names and hasattr(config, "vision_config") and hasattr(config, "text_config"):
         tower = f"{names[0].removesuffix('Model')}VisionModel"  # of two towers, the one that data can be given alone
         if hasattr(transformers, tower):
@@ -223,6 +223,14 @@ def _class(transformers: Any, config: Any, head: Any) -> Any:
             f"load_model: the architecture must be one of transformers {transformers.__version__}, got {names}. "
             "Code from a repository is not run; write a factory and use package.module:factory."
         ) from error
+
+
+def _architectures(config: Any) -> list[str]:
+    """The names of classes that a config gives, which may be anything."""
+    names = config.architectures or []
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise unreadable(config.name_or_path or "the config", f"architectures {names!r}, which are no names")
+    return list(names)
 
 
 def _tokenizer(folder: Path) -> Any:

@@ -160,5 +160,6 @@ def unreadable(name: object, why: object) -> ValueError:
             f"load_model: {name} must be a readable Hugging Face model, got one that brings code of its own "
             "(auto_map); it was not run. Write a factory around a model that you trust: package.module:factory."
         )
-    text = (str(why).strip().splitlines() or [type(why).__name__])[0][:200].rstrip(".")
+    # The second line of a field's error says what is wrong with it.
+    text = " ".join(str(why).split("\n\n")[0].split())[:200].rstrip(".:") or type(why).__name__
     return ValueError(f"load_model: {name} must be a readable Hugging Face model, got: {text}. Fetch it again.")
