@@ -7,8 +7,10 @@ processes have started before; folders are new each time.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
+import os
 import statistics
 import tempfile
 import time
@@ -17,6 +19,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+import psutil
 from timing import arguments, clock, publish, race, table
 
 import lisse
@@ -34,6 +37,13 @@ def started(executor: Executor) -> float:
     begun = time.perf_counter()
     executor.submit(empty, 0).result()
     return time.perf_counter() - begun
+
+
+def processor_seconds() -> float:
+    """Of this process and all that it has started, until now."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return sum(spent.user + spent.system for spent in times)
 
 
 def drain(executor: Executor, count: int) -> None:
@@ -54,6 +64,7 @@ def main() -> None:
     parser.add_argument("--units", type=int, default=10_000, help="empty units (default %(default)s)")
     parser.add_argument("--networks", type=int, default=24, help="small networks of a sweep (default %(default)s)")
     options = parser.parse_args()
+    load = os.getloadavg()[0]
     packages = []
     executors: dict[str, Executor] = {"pool": Workers(2)}
     if importlib.util.find_spec("ray"):
@@ -71,13 +82,18 @@ def main() -> None:
     pools = {f"{count} worker{'s' if count > 1 else ''}": Workers(count) for count in (1, 2)}
     with tempfile.TemporaryDirectory() as folder:
         numbers = itertools.count()
+        work: dict[str, list[float]] = {name: [] for name in pools}
 
-        def measure(pool: Executor) -> None:
+        def measure(name: str, pool: Executor) -> None:
+            before = processor_seconds()
             outcomes = lisse.sweep(plan(options.networks), out=Path(folder, str(next(numbers))), executor=pool)
             if len(outcomes.finished) != options.networks:
                 raise RuntimeError(f"{outcomes!r}: {outcomes.failed[0][1].reason}")
+            work[name].append(processor_seconds() - before)
 
-        speeds = race({name: lambda pool=pool: measure(pool) for name, pool in pools.items()}, rounds=options.rounds)
+        speeds = race(
+            {name: functools.partial(measure, name, pool) for name, pool in pools.items()}, rounds=options.rounds
+        )
         for pool in pools.values():
             pool.shutdown()
     single, double = (timing.seconds for timing in speeds)
@@ -100,6 +116,13 @@ def main() -> None:
         table(speeds),
         "",
         f"Two workers are {middle:.2f} times as fast as one, by rounds {gains[0]:.2f} to {gains[-1]:.2f}.",
+        "A network takes "
+        + ", ".join(
+            f"{clock(min(spent[1:]) / options.networks)} of a processor by {name}" for name, spent in work.items()
+        )
+        + " (best of the rounds, driver and workers together).",
+        "",
+        f"Others used the machine too: load {load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end.",
     ]
     publish("sweep", "Sweeps", "\n".join(lines), write=options.write, packages=packages)
 
