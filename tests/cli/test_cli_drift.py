@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from click.testing import Result
 from safetensors.torch import save_file
@@ -44,6 +46,17 @@ def test_a_network_does_not_part_from_itself(lisse: Run, folder: Path) -> None:
     a = weights(folder, "a", 1.0)
     result = lisse("drift", a, a, "--data", "digits", "--quick")
     assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("B does not part from A")
+
+
+def test_a_full_disk_does_not_take_what_was_found(lisse: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(profile: package.Profile, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(package.Profile, "save", full)
+    result = lisse("drift", FC, FC, "--data", "digits", "--quick", "--out", "d.profile")
+    assert result.exit_code == 3
+    assert "No space left on device: d.profile" in result.stderr
     assert result.stdout.startswith("B does not part from A")
 
 

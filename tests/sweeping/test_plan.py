@@ -98,6 +98,7 @@ def test_other_bytes_in_a_file_are_another_unit(tmp_path):
         ({"size": "huge"}, "size must be one of quick, usual, full, got 'huge'"),
         ({"seeds": "0-9"}, "seeds must be whole numbers, got '0-9'"),
         ({"seeds": []}, "seeds must be whole numbers"),
+        ({"seeds": "0..99999999999"}, "seeds must be at most 1,000,000, got 100,000,000,000"),
         ({"limit": 0}, "limit must be a whole number of at least 1, got 0"),
         ({"models": ["zoo:fc3"]}, "got no zoo:fc3. Did you mean zoo:fc"),
         ({"models": ["runs/*.safetensors"]}, "models must match a file"),

@@ -131,6 +131,16 @@ def test_a_training_that_diverges_is_a_row_with_its_reason(tmp_path):
     assert "training diverged" in outcome.reason
 
 
+def test_what_a_killed_worker_left_half_written_is_removed(tmp_path):
+    (tmp_path / "failures").mkdir()
+    left = [tmp_path / "failures" / ".0123.json.01234567.tmp", tmp_path / ".a.profile.89abcdef.tmp"]
+    for path in left:
+        path.mkdir()
+        (path / "part").write_text("half")
+    lisse.sweep(small(models=NETWORK), out=tmp_path, executor=Inline())
+    assert not [path for path in left if path.exists()]
+
+
 # --- deaths -----------------------------------------------------------------------------------------------------------
 
 

@@ -34,7 +34,6 @@ def command(ctx: click.Context, a: str, b: str, **values: Any) -> None:
     for all samples of the data, in their order. Interrupted, the same command goes on.
     """
     import lisse
-    from lisse.cli.table import print_profile, printable
     from lisse.instruments.drift import Drift
     from lisse.progress import Bar
     from lisse.surveying import profile_name
@@ -53,17 +52,26 @@ def command(ctx: click.Context, a: str, b: str, **values: Any) -> None:
         profile = lisse.drift(models[0], models[1], data, instrument=instrument, progress=bar, **options)
     if not profile.rows:
         raise Failed("nothing was measured: " + " ".join(profile.notes))
-    profile.save(out)
-    if values["as_json"]:
-        from lisse.cli.measure import print_json
+    try:
+        profile.save(out)
+    except OSError:  # a full disk does not take what was measured with it
+        _print(profile, values["as_json"])
+        raise
+    _print(profile, values["as_json"])
+    print(f"Saved {out}. Draw it: lisse figure drift {shlex.quote(str(out))} -o figure.png", file=sys.stderr)
 
+
+def _print(profile: Any, as_json: bool) -> None:
+    from lisse.cli.measure import print_json
+    from lisse.cli.table import print_profile, printable
+
+    if as_json:
         print_json(profile)
     else:
         print(printable(profile.notes[0]))
         print()
         print_profile(profile)
     sys.stdout.flush()
-    print(f"Saved {out}. Draw it: lisse figure drift {shlex.quote(str(out))} -o figure.png", file=sys.stderr)
 
 
 def _data(models: list[Any], values: dict[str, Any]) -> Any:

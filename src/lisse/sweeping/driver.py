@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lisse.profile_file import writing
+from lisse.profile_file.replacement import remove_left
 from lisse.progress import Bar, Event, Listener
 from lisse.sweeping.plan import SweepPlan, plan_of
 from lisse.sweeping.pool import Workers, fitting_workers
@@ -62,6 +63,7 @@ def sweep(
     units = plan.units
     folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    remove_left(folder, below=True)  # of workers that were killed while they wrote
     bar = Bar(keep=True) if progress is True else None
     tell: Listener = bar or (progress if callable(progress) else lambda event: None)
     running, local = _executor(executor, plan, workers, gpus)

@@ -30,6 +30,8 @@ FIELDS = (
 )  # fmt: skip
 TRAINING_FIELDS = ("models", "data", "recipes", "seeds", "family", "split", "limit")
 MODEL_FIELDS = ("model", "family")
+#: A slip in a range must not fill the memory with its numbers.
+MOST_SEEDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,9 @@ def _count(table: Mapping[str, Any], name: str, default: int | None, least: int 
 def _seeds(value: Any, where: str) -> list[int]:
     """``[0, 1, 5]``, or ``"0..9"`` with both ends."""
     if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", value)):
-        value = list(range(int(match[1]), int(match[2]) + 1))
+        value = range(int(match[1]), int(match[2]) + 1)
+        if value.stop - value.start > MOST_SEEDS:
+            raise ValueError(f"sweep: {where} must be at most {MOST_SEEDS:,}, got {value.stop - value.start:,}.")
     if not isinstance(value, (list, tuple, range)) or not value or not all(type(seed) is int for seed in value):
         raise ValueError(f"sweep: {where} must be whole numbers, got {value!r}. Write {where} = [0, 1] or '0..9'.")
     return list(value)
