@@ -47,7 +47,11 @@ from lisse.instruments import Sensitivity, Topology
 from lisse.networks.bounds import layer_bounds
 from lisse.profile import Profile
 from lisse.recording import recorded
+from lisse.reporting.atlas import AtlasRow, atlas, save_atlas
 from lisse.run import Run
+from lisse.sweeping import plan_of
+from lisse.sweeping.trust import reaches
+from lisse.sweeping.verification import unit_again
 from lisse.training import Recipe
 from lisse.training.folder import read_checkpoint
 from lisse.training.penalty import penalty_of
@@ -555,6 +559,36 @@ def formats() -> dict[str, tuple[str, bytes, Callable[[Path], Any]]]:
             recording[name]
         recording.close()
 
+    unit = {"model": "zoo:fc2?width=5", "data": "digits", "instruments": {"sensitivity": {"samples": 20}}, "seed": 1}
+    trained = {**unit, "training": {"data": "digits", "recipe": "default", "changes": {"epochs": 2}}}
+    numbers = {"calmness": (2.0, 1.0, math.inf, 5, "estimate")}
+    row = AtlasRow("0a1b", "net", "f", "d", error=(0.1, 0.0, 0.2, 9), numbers=numbers, unit=trained, parameters=12)
+    with folder() as out:
+        table = save_atlas([row], {"calmness": {"says": "s", "scale": "log"}}, out / "a.json").read_bytes()
+    failure = json.dumps({"name": "net", "unit": trained, "reason": "it broke"}).encode()
+    plan = (
+        "data = ['digits']\ninstruments = ['sensitivity']\nlimit = 30\nseeds = '0..3'\n"
+        "options.sensitivity.samples = 20\nmodels = [{ model = 'zoo:fc2?width=4', family = 'f' }]\n"
+        "[[trainings]]\nmodels = 'zoo:fc2'\nrecipes = [{ epochs = 1 }, 'sgd']\nseeds = [3]\n"
+    )
+
+    def page_of_table(path: Path) -> None:
+        atlas(path, path.with_suffix(".html"))
+
+    def page_of_failure(path: Path) -> None:
+        failures = path.with_suffix(".sweep") / "failures"
+        failures.mkdir(parents=True)
+        path.rename(failures / "0a1b.json")
+        atlas(failures.parent, path.with_suffix(".html"))
+
+    def row_again(path: Path) -> None:
+        try:
+            document = json.loads(path.read_text("utf-8", "surrogateescape"))
+        except (ValueError, RecursionError):
+            return
+        if document is not None and (reached := reaches(unit_again({"unit": document}))):
+            raise Broken(f"a stranger's unit reaches {reached}")
+
     def spec(load: Callable[[str], Any]) -> Callable[[Path], Any]:
         return lambda path: load(path.read_text("utf-8", "surrogateescape").replace("\0", "0"))
 
@@ -565,6 +599,10 @@ def formats() -> dict[str, tuple[str, bytes, Callable[[Path], Any]]]:
         "weights of bounds": (".safetensors", weights, bounded),
         "recording, .npz": (".npz", shards["npz"], elsewhere),
         "recording, .safetensors": (".safetensors", shards["safetensors"], elsewhere),
+        "table of an atlas": (".json", table, page_of_table),
+        "failure of a sweep": (".json", failure, page_of_failure),
+        "row that is verified": (".json", json.dumps(trained).encode(), row_again),
+        "plan of a sweep": (".toml", plan.encode(), plan_of),
         "penalty": ("", b"isometric=0.1@head:in", spec(penalty_of)),
         "checkpoint": (".safetensors", checkpoint, read_checkpoint),
         "weights of a model": (".safetensors", weights, lambda path: lisse.load_model(str(path))),

@@ -172,6 +172,14 @@ def test_two_sweeps_share_the_work(tmp_path):
     assert numbers(tmp_path) == numbers(tmp_path / "alone")
 
 
+def test_threads_give_the_same_numbers_bit_for_bit(tmp_path):
+    plan = small(seeds=[0, 1, 2])
+    with ThreadPoolExecutor(4) as threads:
+        lisse.sweep(plan, out=tmp_path / "threads", executor=threads)
+    lisse.sweep(plan, out=tmp_path / "alone", executor=Inline())
+    assert numbers(tmp_path / "threads") == numbers(tmp_path / "alone")
+
+
 def test_a_claim_is_one_process_own_and_ends_with_it(tmp_path):
     with claim(tmp_path / "a") as first, claim(tmp_path / "a") as second, claim(tmp_path / "b") as other:
         assert (first, second, other) == (True, False, True)

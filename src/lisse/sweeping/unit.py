@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,10 @@ from lisse.training.plan import weights_digest
 
 #: ``done`` now; ``whole``: was there already; ``busy``: another process is at it; ``killed``: its process died.
 UnitStatus = Literal["done", "whole", "failed", "busy", "killed"]
+
+
+# Random states and the number of threads are the process's own: an executor of threads would mix those of two units.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -208,7 +213,7 @@ def _finished(unit: Unit, folder: Path) -> UnitOutcome:
 
 def measured(unit: Unit, *, trained: Path | None = None, pieces: Path | None = None) -> Profile:
     """The profile of a unit, made now; what training and instruments keep on the way goes to these folders."""
-    with _threads(unit.threads), seeded(unit.seed if unit.training is None else unit.training.seed):
+    with _ONE_AT_A_TIME, _threads(unit.threads), seeded(unit.seed if unit.training is None else unit.training.seed):
         model = load_model(unit.start, device=unit.device)
         training = None if unit.training is None else _trained(unit, model, trained)
         data = load_data(unit.data, split=unit.split, limit=unit.limit, seed=unit.seed, tokenizer=tokenizer_for(model))
