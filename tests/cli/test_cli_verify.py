@@ -117,7 +117,7 @@ def test_a_row_is_a_gate(lisse, folder, swept):
 @pytest.mark.slow
 def test_the_action_runs_its_script(lisse, folder, swept):
     path, row = swept
-    environment = {**os.environ, "GATE_LISSE": f"{sys.executable} -m lisse", "GATE_AGAINST": row}
+    environment = {**os.environ, "GATE_PYTHON": sys.executable, "GATE_AGAINST": row}
     environment["PYTHONPATH"] = f"{ROOT / 'src'}:{os.environ['PYTHONPATH']}"
     script = ["bash", str(ROOT / "tools" / "gate" / "gate.sh")]
 

@@ -2,7 +2,7 @@
 # What action.yml runs: measures where there is no profile yet, then compares. Exits as `lisse compare` does: 5 where a
 # condition holds. Inputs are variables of the environment, never part of a command line that a shell reads.
 set -euo pipefail
-lisse=(${GATE_LISSE:-python -m lisse})
+lisse=("${GATE_PYTHON:-python}" -m lisse)
 profile="${GATE_PROFILE:-}"
 if [ -z "$profile" ]; then
   : "${GATE_MODEL:?profile or model must be given}" "${GATE_DATA:?data must be given}" "${GATE_INSTRUMENTS:?instruments must be given}"
