@@ -197,6 +197,15 @@ def measured(habit: str) -> lisse.Profile:
     return lisse.measure(Restless(habit), torch.ones(20, 4).cumsum(0), Sensitivity(samples=20, points=0, draws=0))
 
 
+def test_no_listener_hears_of_more_than_there_is():
+    events: list[lisse.progress.Event] = []
+    lisse.measure(network(), data(), Sensitivity(samples=N, points=0, draws=0), batch=9, progress=events.append)
+    samples = [(event.done, event.total) for event in events if event.task == "forward"]
+    assert samples[-1] == (N, N)  # the last batch holds more
+    assert samples[-1] == (N, N)
+    assert all(done <= total for done, total in samples)
+
+
 class Shortage(TorchDispatchMode):
     """Operations are counted, and the one of a number finds no memory; PyTorch says so in a plain RuntimeError."""
 

@@ -149,7 +149,8 @@ class Pass:
                     self._forward(root, batch, room)
                     room = None
                     if self.progress is not None:
-                        self.progress(Event("forward", self.recorded, goal, "samples"))
+                        done = self.recorded if goal is None else min(self.recorded, goal)
+                        self.progress(Event("forward", done, goal, "samples"))
                     if self.after is not None:
                         self.after(self)
         except BaseException as error:
