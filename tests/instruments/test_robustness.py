@@ -308,14 +308,20 @@ def test_vectors_are_attacked_but_not_corrupted():
     assert value(profile, "attack_accuracy", attack="pgd").value < 1
 
 
-def test_frost_without_its_textures_is_left_out(monkeypatch):
+def test_frost_without_its_textures_is_left_out_and_looked_for_again(monkeypatch, tmp_path):
     from lisse.instruments import robustness
 
+    looks = []
+
     def missing():
+        looks.append("")
         raise ValueError("frost_textures: not there")
 
     monkeypatch.setattr(robustness, "frost_textures", missing)
-    profile = Robustness(**{**NOTHING, "corruptions": ("frost", "fog")}, severities=(1,)).measure(bright(), DATA)
+    instrument = Robustness(**{**NOTHING, "corruptions": ("frost", "fog")}, severities=(1,))
+    profile = instrument.measure(bright(), DATA, cache=tmp_path)
+    assert instrument.measure(bright(), DATA, cache=tmp_path).rows == profile.rows
+    assert len(looks) == 2  # a cache that kept what lacks frost would lack it for good
     assert any("frost is left out" in note for note in profile.notes)
     assert {row.at["corruption"] for row in rows(profile, "corruption_accuracy")} == {"fog"}
 

@@ -33,6 +33,7 @@ from lisse.maths.intervals import bootstrap
 from lisse.models import load_model, save_checkpoint
 from lisse.networks.masked import masked_network
 from lisse.networks.zoo.vit import SplitHeadAttention
+from lisse.profile_file import writing
 from lisse.training import Training, train
 from lisse_experiments.form import machine
 from lisse_experiments.masked_autoencoders import networks
@@ -280,9 +281,8 @@ def _log_sample(training: Training) -> list[Any]:
 
 
 def _write(file: Path, results: Mapping[str, Any]) -> None:
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(file)
+    with writing(file) as written:
+        written.write((json.dumps(results, indent=1) + "\n").encode())
 
 
 def _floats(data: Dataset, device: str) -> Tensor:

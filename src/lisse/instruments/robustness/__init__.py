@@ -377,7 +377,9 @@ class Robustness(Instrument):
             rows += self._certified_rows(run, arrays, notes)
         notes += _guesses(run, clean)
         notes += self._signs(rows, n, flat, float(right[cases[0]].double().mean()))
-        return self.part_of(rows, notes, arrays)
+        # Frost's textures may be there the next time.
+        complete = changes.textures is not None or "frost" not in self._names()
+        return self.part_of(rows, notes, arrays, complete=complete)
 
     # -- how far an attack has to go -------------------------------------------------------------------------------
 
