@@ -132,11 +132,16 @@ def number(profile: Profile, label: str) -> str:
     return f"{row.value:.3g}" + ("" if row.low is None else f" [{row.low:.3g}, {row.high:.3g}]")
 
 
-def same_functions() -> Iterator[Case]:
-    data = blobs()
+def perceptron(data: Dataset) -> nn.Module:
+    """Three hidden layers of 32 units, fitted."""
     torch.manual_seed(0)
     layers = [nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()]
-    plain = fitted(nn.Sequential(*layers, nn.Linear(32, 10)), data)
+    return fitted(nn.Sequential(*layers, nn.Linear(32, 10)), data)
+
+
+def same_functions() -> Iterator[Case]:
+    data = blobs()
+    plain = perceptron(data)
     base = measured(plain, "plain", data)
     rescaled, half = copy.deepcopy(plain), copy.deepcopy(plain)
     with torch.no_grad():
@@ -211,9 +216,7 @@ class Functional(nn.Module):
 def written_otherwise() -> Iterator[Case]:
     """One function written in two ways, and data that cannot tell networks apart; none of these was in the issue."""
     data = blobs()
-    torch.manual_seed(0)
-    layers = [nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()]
-    plain = fitted(nn.Sequential(*layers, nn.Linear(32, 10)), data)
+    plain = perceptron(data)
     base = measured(plain, "plain", data)
 
     def beside(done: str, before: str, network: nn.Module, first: Profile = base) -> Case:
@@ -264,7 +267,7 @@ def written_otherwise() -> Iterator[Case]:
                  measured(residual, "plain", data))  # fmt: skip
     yield beside("the same network inside another module", "no difference", Written(plain))
     torch.manual_seed(4)
-    second = fitted(nn.Sequential(*copy.deepcopy(layers), nn.Linear(32, 10)), data)
+    second = fitted(nn.Sequential(*copy.deepcopy(plain[:-1]), nn.Linear(32, 10)), data)
     constant = copy.deepcopy(plain)
     constant[-1].bias.data[3] += 100
     one = dataclasses.replace(data, targets=torch.full((len(data),), 3))

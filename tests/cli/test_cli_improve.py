@@ -45,7 +45,9 @@ def test_it_ends_in_a_page_of_before_and_after(lisse, folder, checkpoint):
     assert "Before and after" in page
     names = {load(path).name for path in (folder / "better" / "profiles").glob("*.profile")}
     assert names == {"before", "after"}
-    assert load_model("better/model.safetensors") is not None
+    start, end = (load_model(str(file)).state_dict() for file in (checkpoint, "better/model.safetensors"))
+    assert start.keys() == end.keys()
+    assert all(not start[name].equal(end[name]) for name in start if name.endswith("weight"))
     again = lisse(*line, "--eps", "15/100")
     assert again.exit_code == 0
     assert "nothing is left to do" in again.stderr

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +20,11 @@ from torch import Tensor
 
 from lisse.data.places import resolve
 from lisse.data.text import read_text
-from lisse.profile_file import writing
 from lisse.progress import Event
 from lisse_experiments.early_warning import figures, tables, train
 from lisse_experiments.early_warning.plan import Settings, Training, settings, trainings
 from lisse_experiments.form import About, Outcome, Task
+from lisse_experiments.outputs import keep, request_of, stored
 from lisse_experiments.regularity.pairs import sentences
 from lisse_experiments.steps import Steps
 
@@ -59,9 +57,7 @@ def run(task: Task) -> Outcome:
                 plan, training, corpus_of(plan), device=task.device,
                 tell=lambda done, listen=listen: listen(Event("train", done, plan.steps, "steps")),  # type: ignore[misc]
             )  # fmt: skip
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with writing(file) as written:
-                written.write(json.dumps({"request": question, **result}).encode())
+            keep(file, {"request": question, **result})
             steps.finish()
         else:
             steps.skip()
@@ -72,17 +68,7 @@ def run(task: Task) -> Outcome:
 
 def request(plan: Settings, training: Training) -> str:
     """A hash of everything that was asked for: another plan does not take an old result for its own."""
-    text = json.dumps([dataclasses.asdict(plan), dataclasses.asdict(training)], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def stored(file: Path, question: str) -> dict[str, Any] | None:
-    """A result that answers this request."""
-    try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return result if isinstance(result, dict) and result.get("request") == question else None
+    return request_of(dataclasses.asdict(plan), dataclasses.asdict(training))
 
 
 @functools.lru_cache(maxsize=1)

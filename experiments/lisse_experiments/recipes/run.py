@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 from lisse.data import Dataset, load_data
 from lisse.models import load_model
-from lisse.profile_file import writing
 from lisse.training import train
 from lisse_experiments.form import About, Outcome, Task, machine
+from lisse_experiments.outputs import keep, request_of, stored
 from lisse_experiments.recipes import measured, tables
 from lisse_experiments.recipes.plan import Settings, Unit, settings, units
 from lisse_experiments.steps import Steps
@@ -66,8 +64,7 @@ def run(task: Task) -> Outcome:
         start = time.monotonic()
         listen = steps.step(f"{index} of {len(todo)}, {unit.name}", "training and measuring", ["train"])
         result = result_of(plan, unit, task, listen)
-        with writing(file) as written:
-            written.write((json.dumps(result, indent=1) + "\n").encode())
+        keep(file, result)
         longest = max(longest, time.monotonic() - start)
         steps.finish()
     everything = units(plan, task.seed)
@@ -100,17 +97,7 @@ def request(plan: Settings, unit: Unit) -> str:
     options = {
         key: value for key, value in dataclasses.asdict(plan).items() if key not in ("recipes", "seeds", "printed")
     }
-    text = json.dumps([dataclasses.asdict(recipe), options, unit.recipe in plan.printed, unit.seed], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def stored(file: Path, question: str) -> dict[str, Any] | None:
-    """A result that answers this request."""
-    try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return result if isinstance(result, dict) and result.get("request") == question else None
+    return request_of(dataclasses.asdict(recipe), options, unit.recipe in plan.printed, unit.seed)
 
 
 @functools.lru_cache(maxsize=1)
