@@ -8,9 +8,19 @@ from typing import Any
 
 from lisse.maths.intervals import share_interval
 from lisse.networks.answers import are_classes, hits, logits_of
-from lisse.profile import Row
+from lisse.profile import Part, Row
+from lisse.run.instrument import Instrument
 from lisse.run.run import Run
 from lisse.taps import feed, prepared, still
+
+
+def measured_score(
+    run: Run, instruments: Iterable[Instrument], parts: Iterable[Part], n: int | None
+) -> dict[str, Any] | None:
+    """Error and interval as an instrument has counted it in its part; where none has, on the first ``n`` samples."""
+    pairs = zip(instruments, parts, strict=True)
+    counts = [row for item, part in pairs if (row := item.accuracy(part)) is not None]
+    return _score_of(counts) if counts else score(run, n)
 
 
 def score(run: Run, n: int | None) -> dict[str, Any] | None:
@@ -35,7 +45,7 @@ def score(run: Run, n: int | None) -> dict[str, Any] | None:
     return {"error": wrong / total, "low": low, "high": high, "n": total} if math.isfinite(low) else None
 
 
-def score_of(accuracies: Iterable[Row]) -> dict[str, Any]:
+def _score_of(accuracies: Iterable[Row]) -> dict[str, Any]:
     """Error and interval of an accuracy that instruments have counted: of several, the one of most samples."""
     row = max(accuracies, key=lambda row: row.n)
     low, high = (row.value if end is None else end for end in (row.low, row.high))

@@ -23,7 +23,7 @@ from lisse.profile import Part, Profile, options_of
 from lisse.progress import Bar, Event, Listener
 from lisse.recording.recorder import Readout
 from lisse.run import Instrument, Order, Run, Size, joined, profile_of
-from lisse.run.accuracy import score, score_of
+from lisse.run.accuracy import measured_score
 from lisse.run.cache import Cache, default_cache
 from lisse.run.calibration import CALIBRATION, calibrated
 from lisse.run.instrument import distinct_instruments
@@ -247,10 +247,8 @@ class _Work:
         profile = with_pictures(profile, run, network.instruments, notes)
         if network.random:
             profile = _with(profile, weights="random")
-        pairs = zip(network.instruments, profile.parts, strict=True)
-        counts = [row for item, part in pairs if (row := item.accuracy(part)) is not None]
         try:
-            error = score_of(counts) if counts else score(run, SCORED[self.size])
+            error = measured_score(run, network.instruments, profile.parts, SCORED[self.size])
         except Exception as failure:
             self._say(f"accuracy was not counted: {failure}", level="warning")
             error = None

@@ -32,7 +32,7 @@ from lisse.models.specs import Spec, parse
 from lisse.networks.zoo import seeded
 from lisse.profile import Profile, options_of
 from lisse.run import Instrument, Run, profile_of
-from lisse.run.accuracy import score, score_of
+from lisse.run.accuracy import measured_score
 from lisse.run.calibration import calibrated
 from lisse.run.fingerprint import digest_of, library_versions, package_fingerprint
 from lisse.sweeping.claims import claim
@@ -228,9 +228,7 @@ def measured(unit: Unit, *, trained: Path | None = None, pieces: Path | None = N
             profile = profile_of(run, instruments, on_error="note")
             if not profile.rows:
                 raise RuntimeError("nothing was measured: " + (" ".join(profile.notes) or "there are no rows."))
-            pairs = zip(instruments, profile.parts, strict=True)
-            counts = [row for item, part in pairs if (row := item.accuracy(part)) is not None]
-            error = score_of(counts) if counts else score(run, None)
+            error = measured_score(run, instruments, profile.parts, None)
         finally:
             run.close()
     document = {"unit": dataclasses.asdict(unit), "family": unit.family, "key": unit.key, "code": unit.code}

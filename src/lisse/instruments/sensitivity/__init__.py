@@ -18,12 +18,12 @@ from lisse.instruments.sensitivity.spreads import layer_spreads, token_mask, val
 from lisse.maths.intervals import disjoint_clouds
 from lisse.maths.jacobian import effective_rank
 from lisse.maths.spread import relative_stretch
+from lisse.networks.attack.sanity import FLAT
 from lisse.profile import EVERYTHING, RIGID, Headline, Part, Quantity, Row
 from lisse.run import Instrument, Run, level_option, option
 from lisse.run.rows import LEAST_SAMPLES, clouds_row, largest_row, sample_row
 from lisse.taps import Tap
 
-_FLAT = 0.1  # share of samples without a gradient beyond which distances by gradients say nothing
 _LEAST_CLOUD = 20  # fewer points are no cloud to speak of
 
 
@@ -322,7 +322,7 @@ class Sensitivity(Instrument):
         if not distances:
             return []
         flat = float(distances["l2"].isinf().double().mean())
-        if flat > _FLAT:
+        if flat > FLAT:
             notes.append(
                 f"No distances to the boundary: {flat:.0%} of the samples have no gradient at all, which says nothing "
                 "of how near a wrong answer is. Probabilities that are 0 or 1 to the last digit do that: measure the "
