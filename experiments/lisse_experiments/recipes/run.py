@@ -7,8 +7,8 @@ Claim     training on attacked samples makes a network withstand attacks, AugMix
 Command   lisse reproduce recipes [--scale smoke | medium | paper] [--units fgsm:0,plain] [--minutes 8] [--out FOLDER];
           goes on after a stop, and with --units or --minutes does a part
 Hardware  smoke: one CPU core; medium: one CPU core; paper: one GPU, 8 GB of its memory
-Time      smoke: under a minute; medium: about half an hour of one core; paper: not run yet, thought to take
-          about 20 minutes of an H200
+Time      smoke: under a minute; medium: about half an hour of one core; paper: run in part, one seed of five
+          recipes in 7 minutes of an H200, five processes at once; all of it is thought to take 30
 Expect    paper: random-start FGSM 83.8 % clean and 46.1 % under PGD of 50 steps and 10 starts at 8/255, PGD 82.5 and
           50.7 % ([wong2020])
 """
@@ -38,7 +38,7 @@ ABOUT = About(
     needs={
         "smoke": "one CPU core, under a minute; digits, which come with scikit-learn",
         "medium": "one CPU core, half an hour; MNIST",
-        "paper": "a GPU (not run yet; thought to take about 20 minutes on an H200); CIFAR-10",
+        "paper": "a GPU (run in part; all of it is thought to take 30 minutes on an H200); CIFAR-10",
     },
     folder=Path(__file__).parent,
     in_parts=True,
