@@ -9,11 +9,12 @@ import sys
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from lisse.data.augmentation import CropFlip
-from lisse.identity import class_source, function_identity, tensor_identity
+from lisse.identity import checksum, class_source, function_identity, tensor_identity
 
 SCRIPT = """
 import functools
@@ -137,3 +138,27 @@ def test_a_class_is_its_file_or_its_code():
         exec(f"class Double:\n    def part(self, x):\n        return x * {factor}", names)
         without.append(class_source(names["Double"]))
     assert without[0] == without[1] != without[2]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8, torch.bool, torch.complex64]
+)
+def test_the_checksum_of_a_tensor_is_that_of_its_bytes(dtype):
+    values = (torch.rand(3, 40, generator=torch.Generator().manual_seed(0)) * 2).to(dtype)
+    sums = checksum(values)
+    assert torch.equal(sums, checksum(values.clone().reshape(40, 3)))
+    assert torch.equal(sums, checksum(values.T.contiguous().T))
+    for place in range(values.numel()):
+        other = values.clone().reshape(-1)
+        bytes_of = other.view(torch.uint8).reshape(len(other), -1)
+        bytes_of[place, -1] ^= 1
+        assert bool((checksum(other) != sums).all())  # weights are odd: no word can change without its sums
+    swapped = torch.arange(8, dtype=torch.int64)
+    assert not torch.equal(checksum(swapped), checksum(swapped.flip(0)))
+
+
+def test_the_checksum_reads_beyond_what_is_mixed_at_once(monkeypatch):
+    values = torch.arange(1000, dtype=torch.int32)
+    whole = checksum(values)
+    monkeypatch.setattr("lisse.identity._AT_ONCE", 7)
+    assert torch.equal(checksum(values), whole)

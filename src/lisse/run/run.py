@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lisse.data import Batch, Dataset, Drawn
-from lisse.identity import class_source, function_identity, tensor_identity
+from lisse.identity import checksum, class_source, function_identity, tensor_identity
 from lisse.profile import Kind, Part, Row, Value, last_block, options_of
 from lisse.progress import Event, Listener
 from lisse.recording import Recording, batch_seed, parse_bytes
@@ -398,15 +398,17 @@ class Run:
 
         A global that the forward reads, a hook with a closure, a patched function all change what the model computes.
         """
-        digests: dict[str, str] = {}
+        bits: dict[str, str | Tensor] = {}
 
         def on(tap: Tap, activation: Tensor) -> None:
-            digests[tap.name] = tensor_identity(activation)
+            bits[tap.name] = _bits(activation)
 
         batch = next(iter(self.data.batches(size or self.batch, device=self.device)))
         with still(self.model, statistics=self.statistics, seed=self.seed), tapped(self.model, self.taps, on):
             output = self.forward(batch.inputs, batch.start)
-        return {**digests, "": digest_of([tensor_identity(tensor) for _, tensor in tensors(output)])}
+        answers = [_bits(tensor) for _, tensor in tensors(output)]
+        digests = {name: _text(value) for name, value in bits.items()}
+        return {**digests, "": digest_of([_text(value) for value in answers])}
 
     @cached_property
     def restless(self) -> list[str]:
@@ -646,6 +648,15 @@ def _joined(stretches: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
             if name in stretch and len(rows) == index:
                 rows.append(stretch[name])
     return {name: torch.cat(rows) for name, rows in joined.items()}
+
+
+def _bits(tensor: Tensor) -> str | Tensor:
+    """What tells a tensor from any other: its hash, or on a GPU its checksum, which waits for nothing."""
+    return checksum(tensor) if tensor.is_cuda else tensor_identity(tensor)
+
+
+def _text(bits: str | Tensor) -> str:
+    return bits if isinstance(bits, str) else str(bits.tolist())
 
 
 def _array(value: Tensor) -> np.ndarray:
