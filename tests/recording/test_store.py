@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lisse import record
-from lisse.recording import Store, parse_bytes
+from lisse.recording import Store, budgets, parse_bytes
 from lisse.recording.store import _Blocks
 
 
@@ -33,16 +33,17 @@ def test_bad_sizes(wrong):
 @settings(deadline=None, max_examples=60)
 @given(
     budget=st.integers(1, 4000),
+    room=st.sampled_from([0, 500, 2000]),
     chunks=st.lists(st.integers(1, 20), min_size=1, max_size=6),
     reserve=st.integers(0, 60),
     again=st.integers(0, 30),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]),
 )
-def test_rows_come_back_whatever_the_budget(budget, chunks, reserve, again, dtype):
-    """Reserved or not, enough or too little, in memory or in files, read in between or not: the same rows."""
+def test_rows_come_back_whatever_the_budget(budget, room, chunks, reserve, again, dtype):
+    """Reserved or not, enough or too little, on the device, in memory, in files, read in between: the same rows."""
     generator = torch.Generator().manual_seed(sum(chunks))
     rows = {name: [torch.randn(n, *shape, generator=generator).to(dtype) for n in chunks] for name, shape in SHAPES}
-    store = Store(budget)
+    store = Store(budget, device=torch.device("cpu"), room=room)
     layout = {name: (shape, dtype) for name, shape in SHAPES}
     if reserve:
         store.reserve(layout, reserve)
@@ -54,6 +55,7 @@ def test_rows_come_back_whatever_the_budget(budget, chunks, reserve, again, dtyp
         if place == 1:
             store.read("small")
     assert store.resident <= budget
+    assert store.on_device <= room
     for name, parts in rows.items():
         assert torch.equal(store.read(name), torch.cat(parts))
         assert store.rows(name) == sum(chunks)
@@ -192,3 +194,62 @@ def test_peak_memory_at_ten_times_the_budget(known):
     kept, grown, batch = map(float, run.stdout.split())
     assert kept > 9.5 * budget
     assert grown <= budget + batch + 300, f"peak grew by {grown:.0f} MB for a budget of {budget} MB"
+
+
+@pytest.mark.parametrize("reserved", [True, False])
+def test_rows_lie_on_the_device_while_it_has_room_then_in_memory_then_in_files(reserved):
+    rows = {name: torch.rand(60, width) for name, width in (("a", 10), ("b", 20), ("c", 40))}
+    store = Store(60 * 20 * 4 * 2, device=torch.device("cpu"), room=60 * 10 * 4 * 2)
+    if reserved:
+        store.reserve({name: (tuple(values.shape[1:]), values.dtype) for name, values in rows.items()}, 60)
+    for start in range(0, 60, 20):
+        for name, values in rows.items():
+            store.append(name, values[start : start + 20])
+    assert store.on_device <= store.room
+    assert store.resident <= store.budget
+    if reserved:
+        assert [store._slots[name].apart for name in "abc"] == [True, False, False]
+        assert [store._slots[name].file is None for name in "abc"] == [True, True, False]
+    for name, values in rows.items():
+        assert torch.equal(store.read(name), values)
+
+
+def test_a_stack_that_outgrows_the_device_moves_as_a_whole():
+    rows = torch.rand(90, 10)
+    store = Store(2**20, device=torch.device("cpu"), room=60 * 10 * 4 * 2)
+    for start in range(0, 90, 30):
+        store.reserve({"a": ((10,), rows.dtype)}, 30)
+        store.append("a", rows[start : start + 30])
+        assert torch.equal(store.read("a"), rows[: start + 30])
+        assert store.on_device <= store.room
+    assert store.on_device == 0
+    assert store.resident == rows.numel() * 4
+
+
+def test_a_full_device_is_no_error(monkeypatch):
+    store = Store(2**20, device=torch.device("cpu"), room=2**20)
+
+    empty = torch.empty
+
+    def full(*shape, device=None, **options):
+        if device is not None:
+            raise torch.OutOfMemoryError("full")
+        return empty(*shape, **options)
+
+    monkeypatch.setattr("lisse.recording.store.torch.empty", full)
+    store.reserve({"a": ((10,), torch.float32)}, 30)
+    monkeypatch.undo()
+    store.append("a", torch.ones(30, 10))
+    assert store.on_device == 0
+    assert torch.equal(store.read("a"), torch.ones(30, 10))
+
+
+def test_what_is_said_of_memory_holds_for_device_and_machine(monkeypatch):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (8 * 2**30, 16 * 2**30))
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 3 * 2**30)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 2**30)
+    assert budgets(None, torch.device("cpu")) == (2 * 2**30, 0)
+    assert budgets("1GiB", torch.device("cuda")) == (2**30, 2**30)
+    assert budgets(None, torch.device("cuda")) == (2 * 2**30, 5 * 2**30)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (80 * 2**30, 80 * 2**30))
+    assert budgets(None, torch.device("cuda")) == (2 * 2**30, 6 * 2**30)

@@ -11,6 +11,7 @@ from lisse import taps
 from lisse.data import Dataset
 from lisse.instruments import Sensitivity
 from lisse.networks import zoo
+from lisse.run.fingerprint import model_fingerprint
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,15 +37,37 @@ def test_a_recording_on_the_gpu_is_the_cpus(exact):
     on_gpu = lisse.record(zoo.build("resnet20").eval(), images(), device="cuda")
     assert list(on_cpu) == list(on_gpu)
     for name in on_cpu:
-        assert on_gpu[name].device.type == "cpu"
-        torch.testing.assert_close(on_gpu[name], on_cpu[name], rtol=1e-3, atol=1e-4)
+        assert on_gpu[name].device.type == "cuda"
+        torch.testing.assert_close(on_gpu[name].cpu(), on_cpu[name], rtol=1e-3, atol=1e-4)
+
+
+def test_layers_leave_the_gpu_where_memory_says_so():
+    whole = lisse.record(zoo.build("resnet20").eval(), images(), device="cuda")
+    few = lisse.record(zoo.build("resnet20").eval(), images(), device="cuda", memory="20MiB")
+    places = {few[name].device.type for name in few}
+    assert places == {"cuda", "cpu"}
+    assert sum(few[name].nbytes for name in few if few[name].is_cuda) <= 20 * 2**20
+    for name in whole:
+        assert torch.equal(few[name].cpu(), whole[name].cpu())
+
+
+def test_a_network_is_hashed_by_its_bytes_wherever_it_lies():
+    model = zoo.build("resnet20").eval()
+    before = model_fingerprint(model)
+    assert model_fingerprint(model.cuda()) == before
+    assert model_fingerprint(model) == before  # known by its checksums
+    weight = next(model.parameters())
+    weight.data.view(-1)[3] += 1e-3
+    changed = model_fingerprint(model)
+    assert changed != before
+    assert changed == model_fingerprint(model.cpu())
 
 
 def test_little_memory_and_half_precision():
     full = lisse.record(zoo.build("resnet20").eval(), images(), device="cuda")
     small = lisse.record(zoo.build("resnet20").eval(), images(), device="cuda", memory="1MiB", dtype=torch.float16)
     for name in full:
-        torch.testing.assert_close(small[name].float(), full[name], rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(small[name].float().cpu(), full[name].cpu(), rtol=1e-2, atol=1e-2)
 
 
 def test_nan_on_the_gpu_names_layer_and_sample():

@@ -30,7 +30,7 @@ def measuring() -> list[click.Parameter]:
             help="Of the samples: drawn with the seed, or as they are.  [default: drawn]",
         ),
         click.Option(["--batch"], type=click.IntRange(min=1), default=100, help="Samples at a time.  [default: 100]"),
-        click.Option(["--memory"], default="2GiB", metavar="SIZE", help="Most for activations.  [default: 2GiB]"),
+        click.Option(["--memory"], metavar="SIZE", help="Most for activations.  [default: 2GiB; a GPU's own, 6GiB]"),
         click.Option(["--device"], metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, mps."),
         click.Option(
             ["--readout"],

@@ -16,7 +16,7 @@ from lisse.data import Batch, Dataset
 from lisse.maths.given import overflow_advice
 from lisse.networks.recorded import Recorded
 from lisse.progress import Event, Listener
-from lisse.recording.store import Store, parse_bytes
+from lisse.recording.store import Store, budgets
 from lisse.taps import Tap, Taps, feed, find, model_device, placed_on, prepared, reseed, still, tapped
 from lisse.taps.stillness import Statistics
 
@@ -32,7 +32,7 @@ def record(
     max_samples: int | None = None,
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
-    memory: str | int = "2GiB",
+    memory: str | int | None = None,
     statistics: Statistics = "running",
     readout: Readout | None = None,
     on_nonfinite: OnNonfinite = "error",
@@ -45,8 +45,10 @@ def record(
 
     ``batches`` is a :class:`~lisse.data.Dataset`, a tensor or dict of tensors, a ``DataLoader``, or any iterable of
     batches (tensors, dicts, ``(inputs, targets)`` pairs). The names are known at once; the forward runs when a layer
-    is first asked for. At most ``memory`` is held; what does not fit lies in temporary files that vanish with the
-    recording. ``dtype`` stores floating-point activations in half precision, say.
+    is first asked for. At most ``memory`` is held (2 GiB where nothing is said); what does not fit lies in temporary
+    files that vanish with the recording. Layers of a model on a GPU stay there while ``memory`` of its own holds them
+    (where nothing is said: half of what is free, 6 GiB at most), then go to the machine's. ``dtype`` stores
+    floating-point activations in half precision, say.
 
     Text has padding, and padding is not data: ``readout`` takes from activations ``[n, t, d]`` the first token
     (``cls``), the mean over valid tokens (``mean``), or every valid token as a row of its own (``tokens``; then
@@ -98,7 +100,7 @@ class Pass:
         taps: Taps,
         *,
         beside: Sequence[Tap] = (),
-        memory: str | int = "2GiB",
+        memory: str | int | None = None,
         dtype: torch.dtype | None = None,
         statistics: Statistics = "running",
         readout: Readout | None = None,
@@ -117,7 +119,9 @@ class Pass:
         self.after = after  # called after every batch
         self.dtype, self.statistics, self.readout = dtype, statistics, readout
         self.on_nonfinite, self.grad, self.seed = on_nonfinite, grad, seed
-        self.store = Store(parse_bytes(memory))
+        device = model_device(model)
+        host, room = budgets(memory, device)
+        self.store = Store(host, device=device, room=room)
         self.graph: dict[str, list[Tensor]] = {tap.name: [] for tap in taps}
         self.targets: list[Tensor] = []
         self.owners: list[Tensor] = []
@@ -326,7 +330,7 @@ class Recording(Mapping[str, Tensor]):
         self.close()
 
     @classmethod
-    def merge(cls, shards: Iterable[Recording], *, memory: str | int = "2GiB") -> Recording:
+    def merge(cls, shards: Iterable[Recording], *, memory: str | int | None = None) -> Recording:
         """Shards of one recording, cut at batch boundaries, as the recording they are parts of."""
         shards = list(shards)
         if not shards:
@@ -430,7 +434,7 @@ def _mask(inputs: Any) -> Tensor | None:
     return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
 
 
-def recorded(folder: str | Path, *, memory: str | int = "2GiB") -> Recording:
+def recorded(folder: str | Path, *, memory: str | int | None = None) -> Recording:
     """A folder of ``.safetensors`` or ``.npz`` files, one array per layer and shard, as a :class:`Recording`.
 
     See :class:`~lisse.networks.recorded.Recorded` for names, order and labels. Files are mapped; at most ``memory`` of

@@ -1,4 +1,4 @@
-"""Rows of tensors within a budget of memory: in memory while they fit, in plain temporary files beyond that."""
+"""Rows of tensors within budgets: on the device while they fit, then in memory, then in plain temporary files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -31,6 +32,23 @@ def parse_bytes(memory: str | int) -> int:
     return int(float(number) * _UNITS[unit.upper()])
 
 
+_HOST, _DEVICE = "2GiB", 6 * 2**30  # what a recording may take where nobody says: in memory, and on a GPU
+
+
+def budgets(memory: str | int | None, device: torch.device) -> tuple[int, int]:
+    """Bytes of memory, and of the device's own (0 where that is memory): ``memory`` of each.
+
+    ``None``: 2 GiB, and on a GPU half of what nobody uses, 6 GiB at most.
+    """
+    host = parse_bytes(_HOST if memory is None else memory)
+    if device.type != "cuda":
+        return host, 0
+    if memory is not None:
+        return host, host
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return host, min(_DEVICE, (torch.cuda.mem_get_info(device)[0] + cached) // 2)
+
+
 @dataclass
 class _Slot:
     shape: tuple[int, ...]
@@ -38,6 +56,7 @@ class _Slot:
     rows: int = 0
     segments: list[Tensor] = field(default_factory=list)
     room: int = 0
+    apart: bool = False  # the rows lie on the device: all of them, or none
     file: IO[bytes] | None = None
 
     @property
@@ -45,21 +64,26 @@ class _Slot:
         return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
 
     @property
-    def resident(self) -> int:
+    def size(self) -> int:
         return sum(segment.numel() * segment.element_size() for segment in self.segments)
 
 
 class Store:
-    """Named stacks of equal-shaped rows that hold at most ``budget`` bytes in memory.
+    """Named stacks of equal-shaped rows that hold at most ``budget`` bytes in memory, and ``room`` on ``device``.
 
+    A stack lies on the device as a whole, while there is room for it, or in memory, or in a file.
     Rows that were reserved are copied into one allocation; others are kept as they come, and joined when they are
     read. Whatever does not fit is appended to an unnamed temporary file (it has no directory entry, so nothing is left
     behind however the process ends) and mapped privately for reading: the mapping counts as memory only while the
     tensor is alive, and writing to that tensor changes neither the file nor what others read.
     """
 
-    def __init__(self, budget: int, *, folder: str | None = None) -> None:
+    def __init__(
+        self, budget: int, *, device: torch.device | None = None, room: int = 0, folder: str | None = None
+    ) -> None:
         self.budget = budget
+        self.device = device
+        self.room = room if device is not None else 0
         self.folder = folder
         self._slots: dict[str, _Slot] = {}
         self._staging = _Staging()
@@ -67,14 +91,19 @@ class Store:
     @property
     def resident(self) -> int:
         """Bytes held in memory now."""
-        return sum(slot.resident for slot in self._slots.values())
+        return sum(slot.size for slot in self._slots.values() if not slot.apart)
+
+    @property
+    def on_device(self) -> int:
+        """Bytes held on the device now."""
+        return sum(slot.size for slot in self._slots.values() if slot.apart)
 
     def rows(self, name: str) -> int:
         """How many rows a stack has."""
         return self._slots[name].rows if name in self._slots else 0
 
     def reserve(self, layout: Mapping[str, tuple[tuple[int, ...], torch.dtype]], rows: int) -> None:
-        """Make room for ``rows`` more rows in each stack: the small ones in memory, in files what does not fit.
+        """Make room for ``rows`` more rows in each stack: the small ones first, in files what fits nowhere else.
 
         Joining what came before needs one stack twice for a moment; that is counted in.
         """
@@ -85,11 +114,15 @@ class Store:
             if slot.file is not None or slot.room >= rows:
                 continue
             _trim(slot)
-            if self.resident + slot.row_bytes * rows + joined <= self.budget:
-                slot.segments.append(_BLOCKS.empty((rows, *slot.shape), slot.dtype))
-                slot.room = rows
-            else:
-                self._spill(slot)
+            segment = self._device_segment(slot, rows, joined)
+            if segment is None:
+                self._leave_device(slot)
+                if self.resident + slot.row_bytes * rows + joined > self.budget:
+                    self._spill(slot)
+                    continue
+                segment = _BLOCKS.empty((rows, *slot.shape), slot.dtype)
+            slot.segments.append(segment)
+            slot.room = rows
 
     def append(self, name: str, rows: Tensor) -> None:
         """Copy rows onto a stack, in the stack's dtype; rows on a GPU arrive while the next ones are computed."""
@@ -107,7 +140,7 @@ class Store:
         elif slot.room >= count:
             segment = slot.segments[-1]
             target = segment[len(segment) - slot.room :][:count]
-            if rows.device.type == "cuda":
+            if rows.device.type == "cuda" and not slot.apart:
                 self._staging.send(rows, target)
             else:
                 target.copy_(rows)
@@ -115,12 +148,17 @@ class Store:
         else:
             self._staging.finish()
             _trim(slot)
-            slot.segments.append(rows.to("cpu", slot.dtype, copy=True).contiguous())
-            self._keep_to_half()
+            segment = self._device_segment(slot, count, self.on_device)
+            if segment is not None:
+                slot.segments.append(segment.copy_(rows))
+            else:
+                self._leave_device(slot)
+                slot.segments.append(rows.to("cpu", slot.dtype, copy=True).contiguous())
+                self._keep_to_half()
         slot.rows += count
 
     def read(self, name: str) -> Tensor:
-        """All rows of a stack ``[rows, …]``, without a copy where they lie in one piece."""
+        """All rows of a stack ``[rows, …]`` where they lie, without a copy where that is one piece."""
         self._staging.finish()
         slot = self._slots[name]
         if slot.file is not None:
@@ -148,20 +186,37 @@ class Store:
         if release:
             _BLOCKS.release()
 
+    def _device_segment(self, slot: _Slot, rows: int, spare: int) -> Tensor | None:
+        """Unset memory on the device for more rows of a stack, ``spare`` bytes left beside it; ``None``: no room."""
+        elsewhere = bool(slot.segments) and not slot.apart
+        if elsewhere or self.on_device + slot.row_bytes * rows + spare > self.room:
+            return None
+        with suppress(torch.OutOfMemoryError):  # the network may take more than it did
+            segment = torch.empty((rows, *slot.shape), dtype=slot.dtype, device=self.device)
+            slot.apart = True
+            return segment
+        return None
+
+    def _leave_device(self, slot: _Slot) -> None:
+        """Bring a stack to memory that has no room on the device for what comes."""
+        if slot.apart:
+            slot.segments, slot.apart = [segment.cpu() for segment in slot.segments], False
+
     def _keep_to_half(self) -> None:
         # How many rows will come is not known here, and joining a stack when it is read needs it twice.
-        for slot in sorted(self._slots.values(), key=lambda slot: -slot.resident):
+        for slot in sorted(self._slots.values(), key=lambda slot: -slot.size):
             if 2 * self.resident <= self.budget:
                 return
-            self._spill(slot)
+            if not slot.apart:
+                self._spill(slot)
 
     def _spill(self, slot: _Slot) -> None:
         _trim(slot)
-        segments, slot.segments = slot.segments, []
+        segments, slot.segments, slot.apart = slot.segments, [], False
         if slot.file is None:
             slot.file = tempfile.TemporaryFile(prefix="lisse-", dir=self.folder)  # noqa: SIM115  (lives with the store)
         while segments:
-            self._write(slot, segments.pop(0))
+            self._write(slot, segments.pop(0).cpu())
 
     def _write(self, slot: _Slot, rows: Tensor) -> None:
         assert slot.file is not None

@@ -20,7 +20,7 @@ from lisse.data import Batch, Dataset, Drawn
 from lisse.identity import checksum, class_source, function_identity, tensor_identity
 from lisse.profile import Kind, Part, Row, Value, last_block, options_of
 from lisse.progress import Event, Listener
-from lisse.recording import Recording, batch_seed, parse_bytes
+from lisse.recording import Recording, batch_seed, budgets, parse_bytes
 from lisse.recording.recorder import Pass, Readout
 from lisse.run.cache import Cache, default_cache
 from lisse.run.fingerprint import digest_of, library_versions, model_fingerprint, package_fingerprint
@@ -56,7 +56,7 @@ class Run:
         layers: Sequence[str] | str | None = None,
         seed: int = 0,
         batch: int = 100,
-        memory: str | int = "2GiB",
+        memory: str | int | None = None,
         device: str | torch.device | None = None,
         statistics: Statistics = "running",
         readout: Readout | None = None,
@@ -77,9 +77,13 @@ class Run:
             raise TypeError(f"Run: progress must be a function of an Event, got {progress!r}.")
         self.model = plain(placed_on(model, device))
         self.data = Drawn(data, _seed_of(repr((seed, "order")))) if order == "drawn" else data
-        self.seed, self.batch, self.memory = seed, batch, memory
+        self.seed, self.batch = seed, batch
         self.statistics: Statistics = statistics
         self.device = model_device(self.model)
+        self.memory = "2GiB" if memory is None else memory  # of the machine
+        host, room = budgets(memory, self.device)
+        self.device_memory = room or host  # bytes, where the model computes
+        self._given_memory = memory
         # By the kind of data, not by their lengths: the same text must be read alike however it was cut and padded.
         self.readout: Readout | None = readout or ("mean" if data.is_text else None)
         self.progress = progress
@@ -157,7 +161,7 @@ class Run:
             self.batches(start=self._saved[-1]),
             self.taps,
             beside=self._own_taps,
-            memory=self.memory,
+            memory=self._given_memory,
             statistics=self.statistics,
             readout=self.readout,
             seed=self.seed,
@@ -308,8 +312,10 @@ class Run:
                 if look is not None:
                     look(tap, clean[tap.name], position)
             else:
+                values = reduce(tap, clean[tap.name], activation)
+                # A number a sample may wait where it is: fetched at once, the device would stand still at every layer.
                 numbers.setdefault(view, {}).setdefault(tap.name, []).append(
-                    reduce(tap, clean[tap.name], activation).cpu()
+                    values if values.ndim == 1 else values.cpu()
                 )
 
         total = self.take(n)
@@ -321,7 +327,7 @@ class Run:
             view, position = None, batch.start + batch.size
             if task is not None:
                 self.tell(task, position, total, "samples")
-        return {name: {layer: torch.cat(rows) for layer, rows in by.items()} for name, by in numbers.items()}
+        return {name: {layer: torch.cat(rows).cpu() for layer, rows in by.items()} for name, by in numbers.items()}
 
     def forward(self, inputs: Any, start: int) -> Any:
         """What the network gives for the samples from ``start`` on; inside :func:`~lisse.taps.still`."""
@@ -561,7 +567,7 @@ class Run:
         key = (function_identity(function), self.take(n))
         values: dict[str, Tensor] = {}
         for index, tap in enumerate(taps):
-            make = functools.partial(lambda layer: {"values": function(recording[layer])}, tap.name)
+            make = functools.partial(lambda layer: {"values": function(recording[layer]).cpu()}, tap.name)
             values[tap.name] = self.piece(instrument, (key, tap.name), make)["values"]
             self.tell(instrument.name, index + 1, len(taps), "layers")
         return values

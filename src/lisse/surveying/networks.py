@@ -48,7 +48,7 @@ def survey(
     layers: Sequence[str] | str | None = None,
     seed: int = 0,
     batch: int = 100,
-    memory: str | int = "2GiB",
+    memory: str | int | None = None,
     device: str | torch.device | None = None,
     readout: Readout | None = None,
     order: Order = "drawn",

@@ -420,7 +420,7 @@ def drift(
     layers: Sequence[str] | str | None = None,
     seed: int = 0,
     batch: int = 100,
-    memory: str | int = "2GiB",
+    memory: str | int | None = None,
     device: str | torch.device | None = None,
     order: Order = "drawn",
     cache: str | Path | bool | None = None,

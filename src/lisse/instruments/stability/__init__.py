@@ -193,7 +193,7 @@ class Stability(Instrument):
         if self.statistic == "coordinates":  # no more layers than the memory holds, and these once more as medians
             numbers = 2 * min(numbers, max(parse_bytes(run.memory), numbers // len(run.taps)))
         width = max(tap.numel for tap in run.taps)
-        references = min(parse_bytes(run.memory) // 4, 200 * sum(tap.numel for tap in run.taps)) + 200 * width
+        references = min(run.device_memory // 4, 200 * sum(tap.numel for tap in run.taps)) + 200 * width
         folds = 4 * 256 * 12 * int(4 * max(self.cuts) + 1) ** 2
         return int(2 * numbers + references + folds + 4 * 3 * run.batch * width)
 

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from lisse.data import Batch
 from lisse.instruments.stability.views import FieldDraws, Perturbations, Setting
-from lisse.maths.given import overflow_advice
+from lisse.maths.given import all_finite, overflow_advice
 from lisse.maths.relative_stability import squared_distances
-from lisse.recording import parse_bytes
 from lisse.recording.store import Store
 from lisse.run import Run
 from lisse.taps import Tap, feed, prepared, still, tapped
@@ -83,7 +82,8 @@ class ViewPass:
             activations = opposite[tap.name]
             if activations.device != clean.device:
                 activations, rows = activations[rows].to(clean.device), None
-            tensors[f"apart/{tap.name}"] = self._distances(tap, clean, activations, rows).cpu()
+            values = self._distances(tap, clean, activations, rows)
+            tensors[f"apart/{tap.name}"] = values if values.ndim == 1 else values.cpu()
 
         reference = None if self.options.interpolation != "gaussian" else self.views.clean_batch
         names = [tap.name for tap in self.taps]
@@ -102,6 +102,13 @@ class ViewPass:
         for side, name in itertools.product(("deformed", "noisy"), names):
             columns = [numbers[f"{side}/{index}"][name] for index in range(math.prod(shape))]
             tensors[f"{side}/{name}"] = torch.stack(columns, 1).unflatten(1, shape)
+        tensors = {key: values.cpu() for key, values in tensors.items()}
+        for tap, side in itertools.product(self.taps, ("apart", "deformed", "noisy")):
+            if not all_finite(tensors[f"{side}/{tap.name}"]):
+                raise ValueError(
+                    f"Stability: activations at {tap.name} must be finite, got NaN or infinity there."
+                    f"{overflow_advice(torch.empty(0, dtype=tap.dtype))}"
+                )
         return tensors
 
     def _views_of(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
@@ -122,16 +129,8 @@ class ViewPass:
     def _distances(self, tap: Tap, clean: Tensor, view: Tensor, rows: Tensor | None = None) -> Tensor:
         if self.options.statistic == "coordinates":
             other = view if rows is None else view[rows.to(view.device)]
-            numbers = (clean.float() if clean.dtype != torch.float64 else clean).flatten(1) - other.flatten(1)
-        else:
-            numbers = squared_distances(clean, view, rows=rows)
-        # The sum tells as much in a tenth of the time, unless finite numbers overflow in it.
-        if not math.isfinite(float(numbers.sum())) and not bool(torch.isfinite(numbers).all()):
-            raise ValueError(
-                f"Stability: activations at {tap.name} must be finite, got NaN or infinity there."
-                f"{overflow_advice(clean)}"
-            )
-        return numbers
+            return (clean.float() if clean.dtype != torch.float64 else clean).flatten(1) - other.flatten(1)
+        return squared_distances(clean, view, rows=rows)
 
     @cached_property
     def _reference_activations(self) -> Mapping[str, Tensor]:
@@ -139,7 +138,7 @@ class ViewPass:
 
         On the device where a quarter of the memory holds them, narrow layers first; the wider ones are in files.
         """
-        narrow = narrowest(self.taps, parse_bytes(self.run.memory) // (4 * 4 * len(self.references)))
+        narrow = narrowest(self.taps, self.run.device_memory // (4 * 4 * len(self.references)))
         make = functools.partial(self._reference_pass, narrow)
         if len(narrow) < len(self.taps):
             return make()

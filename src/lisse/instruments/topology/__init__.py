@@ -316,7 +316,7 @@ class Topology(Instrument):
         bars: dict[str, Tensor] = {"rounding": torch.tensor(torch.finfo(_precise(points.dtype)).eps)}
         radii = []
         for index, rows in enumerate(clouds.rows[name]):
-            matrix = distance_matrix(points, rows=rows, device=device) * scale
+            matrix = distance_matrix(points, rows=rows, device=device).cpu() * scale  # where its homology is made
             matrices = {"whole": matrix}
             if clouds.halves is not None:
                 matrices["half"] = matrix[clouds.halves[index]][:, clouds.halves[index]]
