@@ -35,6 +35,15 @@ def test_finding_layers_holds_no_activation(layers):
     assert model.most <= 2  # what goes into a block, and what comes out
 
 
+def test_what_is_kept_lies_in_memory_that_was_taken_before_the_first_activation():
+    # Anything small that is taken in between splits memory in which the next activation would have had room.
+    model = Counted(40)
+    traced = trace(model, torch.rand(2, 500, 64), 2)
+    rooms = [sketch.room for call in traced.calls for sketch in (*call.inputs.values(), *call.output.values())]
+    assert len(rooms) == 2 * len(traced.calls) == 2 * 161
+    assert all(room is rooms[0] for room in rooms)
+
+
 def test_memory_that_is_used_again_is_another_tensor():
     memory = bytearray(2 * 8 * 4)
     places = []
@@ -74,7 +83,7 @@ def test_what_was_overwritten_in_place_is_known_as_it_was():
     (before,), (after,) = inner.output.values(), outer.output.values()
     assert before.address[0] == after.address[0]
     assert before.address != after.address
-    assert not torch.equal(before.rows[0], after.rows[0])
+    assert not torch.equal(before.rows(0), after.rows(0))
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 0), (5, 2, 7), (2,), (2, 100, 99), (9, 2, 4000)])
@@ -82,7 +91,7 @@ def test_numbers_of_each_sample_are_kept_whole_where_they_are_few(shape):
     x = torch.rand(shape)
     axis = shape.index(2)
     (call,) = trace(nn.Identity(), x, 2).calls
-    rows = call.output[()].rows[axis]
+    rows = call.output[()].rows(axis)
     expected = x.movedim(axis, 0).flatten(1) if x.ndim > 1 else x[:, None]
     assert rows.shape == (2, min(expected.shape[1], 4096))
     if expected.shape[1] <= 4096:
@@ -90,7 +99,7 @@ def test_numbers_of_each_sample_are_kept_whole_where_they_are_few(shape):
     else:
         assert torch.isin(rows, expected).all()
         twin = trace(nn.Identity(), torch.cat([x, x], axis)[(slice(None),) * axis + (slice(0, 3),)], 3)
-        assert torch.equal(twin.calls[0].output[()].rows[axis][:2], rows)
+        assert torch.equal(twin.calls[0].output[()].rows(axis)[:2], rows)
 
 
 def test_an_output_that_differs_in_one_number_is_a_layer_of_its_own():

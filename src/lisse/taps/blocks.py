@@ -33,7 +33,7 @@ _TRANSPARENT = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sketch:
-    """What is kept of a tensor that went by: ``rows`` are numbers of each sample, for each axis that may count them.
+    """What is kept of a tensor that went by, in a trace's ``room``: its sum, and behind it numbers of its samples.
 
     ``address`` is the storage's number, where in it the tensor begins, and how often it had been written to in place.
     """
@@ -42,8 +42,18 @@ class Sketch:
     dtype: torch.dtype
     strided: bool = True
     address: tuple[int, int, int] | None = None
-    rows: Mapping[int, Tensor] = field(default_factory=dict)
-    total: Tensor | None = None
+    room: Tensor = field(default_factory=lambda: torch.empty(0))
+    start: int = 0
+    spans: Mapping[int, slice] = field(default_factory=dict)
+
+    def rows(self, axis: int) -> Tensor:
+        """Numbers ``[n, s]`` of each sample, if this axis counts them."""
+        return self.room[self.spans[axis]].view(self.shape[axis], -1 if self.numel else 0)
+
+    @property
+    def total(self) -> Tensor:
+        """The sum of all numbers."""
+        return self.room[self.start]
 
     @property
     def numel(self) -> int:

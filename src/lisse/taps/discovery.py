@@ -162,8 +162,10 @@ class _Survey:
             return
         path, axis, sketch = entry
         shape = sketch.shape[:axis] + sketch.shape[axis + 1 :]
-        tap = Tap(name, call.module, call.number, side, axis, path, shape, sketch.dtype, kind=call.kind.__name__)
-        self.taps[name] = replace(tap, calls=self.counts[call.module])
+        kind, calls = call.kind.__name__, self.counts[call.module]
+        self.taps[name] = Tap(
+            name, call.module, call.number, side, axis, path, shape, sketch.dtype, kind=kind, calls=calls
+        )
 
     def _tensor(self, call: Call, side: str) -> tuple[Path, int, Sketch] | str:
         """Path, sample axis and sketch of the first floating tensor that counts samples, or why there is none."""
@@ -200,7 +202,7 @@ class _Survey:
 
     def placed(self, tap: Tap, depth: float) -> Tap:
         """The tap at its depth, with whether the two samples of the first run are the same among three."""
-        two, three = (self.sketch(tap, traced).rows[tap.axis] for traced in (self.two, self.three))
+        two, three = (self.sketch(tap, traced).rows(tap.axis) for traced in (self.two, self.three))
         mixes = not torch.allclose(two, three[:2], rtol=1e-2, atol=1e-4, equal_nan=True)
         return replace(tap, depth=depth, mixes=mixes)
 
@@ -300,7 +302,7 @@ class _Survey:
         x, y = self.sketch(a, self.two), self.sketch(b, self.two)
         if x.numel != y.numel or x.address == y.address:
             return x.numel == y.numel
-        values = [(sketch.rows[tap.axis], sketch.total) for tap, sketch in ((a, x), (b, y))]
+        values = [(sketch.rows(tap.axis), sketch.total) for tap, sketch in ((a, x), (b, y))]
         return all(torch.equal(first, second.to(first)) for first, second in zip(*values, strict=True))
 
     def _answers_alike(self, a: Tap, b: Tap) -> bool:
@@ -311,7 +313,7 @@ class _Survey:
         x, y = (self.sketch(tap, self.three) for tap in (a, b))
         if x.numel != y.numel or not x.numel:
             return False
-        before, after = (sketch.rows[tap.axis].double() for tap, sketch in ((a, x), (b, y)))
+        before, after = (sketch.rows(tap.axis).double() for tap, sketch in ((a, x), (b, y)))
         if before.shape != after.shape:
             return False
         versions = [after, after.log()] if bool((after > 0).all()) else [after]

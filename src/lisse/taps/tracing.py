@@ -18,7 +18,6 @@ from lisse.taps.blocks import Call, Sketch
 from lisse.taps.tap import Path, feed, prepared, tensors
 
 _MOST = 4096  # numbers of each sample that are kept, at random places: a change of 1 in 500 escapes once in 3,000
-_PIECE = 2**20  # numbers in a piece
 
 
 @dataclass
@@ -26,16 +25,19 @@ class Trace:
     """The calls of one forward of ``samples``, in the order in which they began; no activation is held.
 
     A place in memory may be another tensor's a moment later. A storage is known by a weak reference instead, and by a
-    number of its own: memory is free all the same, and a reference that has expired is a storage that is gone. Numbers
-    that are kept lie in few large pieces: strewn between activations, they would keep freed memory from being joined.
+    number of its own: memory is free all the same, and a reference that has expired is a storage that is gone. All
+    numbers that are kept lie in room for ``tensors``, taken before the first activation: what is taken in between lies
+    where an activation lay, however small it is, and the next one, too large for the rest, takes memory of its own.
     """
 
     samples: int
+    tensors: int = 1
     calls: list[Call] = field(default_factory=list)
     _storages: dict[StorageWeakRef, int] = field(default_factory=dict)
     _sketches: dict[tuple[Any, ...], Sketch] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
-    _room: dict[tuple[torch.device, torch.dtype], Tensor] = field(default_factory=dict)
+    _rooms: dict[tuple[torch.device, torch.dtype], tuple[Tensor, int]] = field(default_factory=dict)
+    _picks: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict)
 
     def __getitem__(self, key: tuple[str, int]) -> Call | None:
         return self._index.get(key)
@@ -53,33 +55,53 @@ class Trace:
             return Sketch(() if tensor.is_nested else tuple(tensor.shape), tensor.dtype, strided=False)
         if not tensor.is_floating_point():
             return Sketch(tuple(tensor.shape), tensor.dtype)
-        for storage in [storage for storage in self._storages if storage.expired()]:
-            del self._storages[storage]
         storage = StorageWeakRef(tensor.untyped_storage())
-        if storage not in self._storages:
-            self._storages[storage] = next(self._numbers)
-        address = self._storages[storage], int(tensor.storage_offset()), tensor._version
+        number = self._storages.get(storage)
+        if number is None:
+            for reference in [reference for reference in self._storages if reference.expired()]:
+                del self._storages[reference]
+            number = self._storages[storage] = next(self._numbers)
+        address = number, int(tensor.storage_offset()), tensor._version
         key = *address, tensor.shape, tensor.stride(), tensor.dtype
         if key not in self._sketches:
-            axes = [axis for axis, size in enumerate(tensor.shape) if size == self.samples]
-            rows = {axis: self._copied(_picked(tensor.movedim(axis, 0).detach())) for axis in axes}
-            total = tensor.detach().sum()
-            self._sketches[key] = Sketch(tuple(tensor.shape), tensor.dtype, True, address, rows, total)
+            self._sketches[key] = self._drawn(tensor.detach(), address)
         return self._sketches[key]
 
-    def _copied(self, rows: Tensor) -> Tensor:
-        """A copy of the numbers, beside those that are kept already."""
-        kind = rows.device, rows.dtype
-        room = self._room.get(kind)
-        if room is None or len(room) < rows.numel():
-            room = rows.new_empty(max(_PIECE, rows.numel()))
-        self._room[kind] = room[rows.numel() :]
-        return room[: rows.numel()].view(rows.shape).copy_(rows)
+    def _drawn(self, tensor: Tensor, address: tuple[int, int, int]) -> Sketch:
+        """The sum, and numbers of each sample: all where they are few, else at places drawn alike in every forward."""
+        shape, kind = tuple(tensor.shape), (tensor.device, tensor.dtype)
+        widths = {axis: tensor.numel() // size for axis, size in enumerate(shape) if size == self.samples}
+        count = 1 + sum(self.samples * min(width, _MOST) for width in widths.values())
+        room, start = self._rooms.get(kind, (tensor.new_empty(0), 0))
+        if len(room) < start + count:
+            room, start = tensor.new_empty(max(count, self.tensors * (1 + self.samples * _MOST))), 0
+        torch.sum(tensor, tuple(range(tensor.ndim)), out=room[start])
+        end, spans = start + 1, dict[int, slice]()
+        for axis, width in widths.items():
+            spans[axis] = slice(end, end := end + self.samples * min(width, _MOST))
+            rows, copy = tensor.movedim(axis, 0), room[spans[axis]]
+            if width <= _MOST:
+                copy.view(rows.shape).copy_(rows)
+            elif rows[0].is_contiguous():
+                torch.index_select(rows.flatten(1), 1, self._spread(width, tensor.device), out=copy.view(len(rows), -1))
+            else:  # flat, it would be a copy of the whole tensor
+                index: Any = torch.unravel_index(self._spread(width, tensor.device), rows.shape[1:])
+                copy.view(len(rows), -1).copy_(rows[:, *index])
+        self._rooms[kind] = room, end
+        return Sketch(shape, tensor.dtype, True, address, room, start, spans)
+
+    def _spread(self, width: int, device: torch.device) -> Tensor:
+        """Random places, alike in every forward and in memory's order: so they are read faster."""
+        if (width, device) not in self._picks:
+            picks = torch.randint(width, (_MOST,), generator=torch.Generator().manual_seed(width))
+            self._picks[width, device] = picks.sort().values.to(device)
+        return self._picks[width, device]
 
 
 def trace(root: nn.Module, inputs: Any, samples: int) -> Trace:
     """Run once with a hook on every module; takes the memory of a forward, and a few numbers of each tensor."""
-    traced, stack = Trace(samples), list[Call]()
+    modules = dict(root.named_modules())
+    traced, stack = Trace(samples, len(modules)), list[Call]()
     numbers: dict[str, int] = defaultdict(int)
     clock = iter(range(1 << 60))
     handles = []
@@ -101,7 +123,6 @@ def trace(root: nn.Module, inputs: Any, samples: int) -> Trace:
         call.end, call.output = next(clock), traced.sketches(output)
         call.stochastic = [path for path, tensor in tensors(output) if path and _stochastic(tensor)]
 
-    modules = dict(root.named_modules())
     lists = {name for name, module in modules.items() if isinstance(module, nn.ModuleList)}
     try:
         for name, module in modules.items():
@@ -176,16 +197,6 @@ def samples_of(example: Any, count: int) -> Any:
     raise TypeError(
         f"find: example must be a tensor, a dict of tensors or a tuple of tensors, got {type(example).__name__}."
     )
-
-
-def _picked(rows: Tensor) -> Tensor:
-    """Numbers ``[n, s]`` of each sample: all where they are few, else at random places, the same of every forward."""
-    width = rows[0].numel()
-    if width <= _MOST:
-        return rows.flatten(1) if rows.ndim > 1 else rows[:, None]
-    picks = torch.randint(width, (_MOST,), generator=torch.Generator().manual_seed(width)).to(rows.device)
-    index: Any = torch.unravel_index(picks, rows.shape[1:])
-    return rows[:, *index]
 
 
 def _stochastic(tensor: Tensor) -> bool:
