@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lisse.maths.spectral_norm import gram_bound, norm_interval
+from lisse.maths.spectral_norm import gram_bound, norm_bounds, norm_interval
 
 
 def matrix(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -68,6 +68,20 @@ def test_more_gram_steps_are_closer():
     assert values == sorted(values, reverse=True)
     assert values[0] == pytest.approx(float(torch.linalg.matrix_norm(a @ a.T)) ** 0.5)
     assert values[-1] == pytest.approx(true, rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 9), (3, 2, 7, 40), (4, 64, 30), (2, 300, 280)])
+@pytest.mark.parametrize("tol", [1e-5, 1e-2])
+def test_every_matrix_of_a_batch_has_its_own_bound(shape, tol):
+    a = matrix(*shape) * torch.logspace(-9, 9, shape[0], dtype=torch.float64).reshape(-1, *[1] * (len(shape) - 1))
+    true = torch.linalg.matrix_norm(a, 2)
+    bounds = norm_bounds(a, tol=tol)
+    assert bounds.shape == shape[:-2]
+    assert (bounds >= true * (1 - 1e-15)).all()
+    assert (bounds <= true * (1 + 2 * tol)).all()
+    # The worst case of the powers: all singular values are the same.
+    same = norm_bounds(torch.eye(*shape[-2:], dtype=torch.float64)[None], tol=tol)
+    assert same.tolist() == pytest.approx([1.0], rel=1.01 * tol)
 
 
 def test_bad_input_is_refused():

@@ -164,6 +164,9 @@ def test_no_token_is_moved_further_than_its_bound(name):
         y = x.roll(seed + 1, 0)
         far = float((f(x) - f(y)).norm(dim=1).max() / (x - y).norm(dim=1).max().clamp_min(1e-9))
         assert far <= bound.value
+    flat = of_module(block, radius=radius, metric="euclidean", input_shape=x.shape)
+    jacobian = torch.autograd.functional.jacobian(f, x).reshape(f(x).numel(), -1)
+    assert float(torch.linalg.matrix_norm(jacobian, 2)) <= flat.value
     whole = of_module(network, radius=radius, metric="worst_token")
     assert whole.valid
     assert whole.log10 < 60
@@ -229,9 +232,11 @@ def test_a_norm_is_recognised_by_what_it_does():
 
 def test_what_is_no_map_of_measures_is_refused_there():
     part = stack_of(model("llama"))[0].self_attn
-    for metric, why in (("wasserstein", "is no map of measures"), ("euclidean", "is not bilinear")):
-        with pytest.raises(TypeError, match=f"{why}.* Take metric='worst_token'"):
-            of_module(part, radius=1.0, metric=metric, input_shape=(3, 16))
+    with pytest.raises(TypeError, match=r"is no map of measures.* Take metric='worst_token'"):
+        of_module(part, radius=1.0, metric="wasserstein", input_shape=(3, 16))
+    # Of nine tokens the worst moves no less than a third of their Euclidean distance.
+    worst, flat = (of_module(part, radius=1.0, metric=m, input_shape=(9, 16)) for m in ("worst_token", "euclidean"))
+    assert flat.value == pytest.approx(3 * worst.value)
     causal = stack_of(model("gpt2"))[0].attn
     with pytest.raises(TypeError, match="is no map of measures"):
         of_module(causal, radius=1.0, metric="wasserstein")

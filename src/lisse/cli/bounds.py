@@ -43,6 +43,7 @@ LARGEST = 1e6  # above it a table shows the power of ten
     help="Example of the inputs' shape, where the model does not say it.",
 )
 @click.option("--split", default="test", metavar="NAME", help="Part of the data set.  [default: test]")
+@click.option("--device", metavar="NAME", help="Where to compute: cpu, cuda, cuda:1.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Also write that document here.")
 @click.pass_context
@@ -59,7 +60,7 @@ def command(ctx: click.Context, radius: float, variance: float, metric: Any, **v
     if values["out"]:
         check_writable(Path(values["out"]), "table")
     with arguments(ctx):
-        model = lisse.load_model(values["model"])
+        model = lisse.load_model(values["model"], device=values["device"] or "cpu")
         example = example_of(ctx, model, values["data"], values["split"], tokens=values["tokens"])
     with Bar() as bar, arguments(ctx):
         rows = layer_bounds(

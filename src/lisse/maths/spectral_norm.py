@@ -14,6 +14,7 @@ from lisse.maths.given import all_finite, check_least
 ROUNDING = 2.0**-53
 _RAISE = 10.0
 _FEW = 8  # first steps of every matrix, and how many of the largest go on
+_SMALL = 256  # sides up to which a batch is bounded at once
 
 
 class NormInterval(NamedTuple):
@@ -49,26 +50,27 @@ def norm_interval(
         raise ValueError(f"norm_interval: tol must lie between 0 and 1, got {tol}.")
     check_least("norm_interval", 1, steps=steps)
     chunks = _chunks(matrices)
-    largest, ritz, weight, size = 0.0, 0.0, 0.0, (1, 1)
+    largest, n = 0.0, 1
     for part in chunks():
         if not all_finite(part):
             raise ValueError("norm_interval: matrices must be finite, got NaN or infinity.")
         largest = max(largest, float(part.abs().max()) if part.numel() else 0.0)
+        n = max(part.shape[-2:])
     if largest == 0.0:
         return NormInterval(0.0, error)
     # A power of two scales without rounding, and keeps squares away from overflow and underflow.
     scale = 2.0 ** -math.frexp(largest)[1]
-    for part in chunks():
-        scaled = _wide(part * scale)
-        ritz = max(ritz, _lanczos(scaled, steps))
-        weight = max(weight, float(scaled.abs().square().sum((-2, -1)).max()))
-        size = (int(scaled.shape[-2]), int(scaled.shape[-1]))
-    r, n = size
+    grams = _grams(chunks, scale, store=isinstance(matrices, Tensor))
+    ritz, weight, r = 0.0, 0.0, 1
+    for gram in grams():
+        ritz = max(ritz, _lanczos(gram, steps))
+        weight = max(weight, float(gram.diagonal(dim1=-2, dim2=-1).real.sum(-1).max()))
+        r = gram.shape[-1]
     slack = 8 * (n + 8) * ROUNDING * weight  # of the Gram matrix's entries; 8 covers complex products
     top = weight * (1 + 8 * (n + 8) * ROUNDING)  # the Frobenius norm always bounds it
     excess = tol
     while (tau := ritz * (1 + excess)) < top:
-        if all(_certified(_wide(part * scale), tau) for part in chunks()):
+        if all(_certified(gram, tau) for gram in grams()):
             top = tau * (1 + 8 * (r + 4) * ROUNDING * r) + slack
             break
         excess *= _RAISE
@@ -76,6 +78,20 @@ def norm_interval(
     edge = 1 + 8 * ROUNDING
     lower = max(0.0, math.sqrt(below) / scale / edge - error)
     return NormInterval(lower, math.sqrt(top) / scale * edge + error)
+
+
+def norm_bounds(matrices: Tensor, *, tol: float = 1e-5) -> Tensor:
+    """Upper bounds ``[…]`` of each spectral norm of a batch ``[…, m, n]``, within ``tol`` in exact arithmetic.
+
+    Small matrices (the heads of attention) by :func:`gram_bound`, all at once and where they are, with as many
+    iterations as ``tol`` asks for; larger ones by :func:`norm_interval`, one after the other.
+    """
+    r = min(matrices.shape[-2:])
+    if r <= _SMALL:
+        iterations = max(1, math.ceil(math.log2(max(2.0, math.log(max(r, 2)) / math.log1p(tol))) - 1))
+        return gram_bound(matrices, iterations=iterations)
+    uppers = [norm_interval(matrix, tol=tol).upper for matrix in matrices.flatten(0, -3)]
+    return torch.tensor(uppers, dtype=torch.float64, device=matrices.device).reshape(matrices.shape[:-2])
 
 
 def gram_bound(matrices: Tensor, *, iterations: int = 8) -> Tensor:
@@ -125,41 +141,54 @@ def _wide(matrices: Tensor) -> Tensor:
     return matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.mH
 
 
-def _certified(wide: Tensor, tau: float) -> bool:
-    gram = wide @ wide.mH
-    # In place: −G, then τ − G on the diagonal.
-    gram.neg_().diagonal(dim1=-2, dim2=-1).add_(tau)
-    return bool((torch.linalg.cholesky_ex(gram)[1] == 0).all())
+def _grams(chunks: Callable[[], Iterator[Tensor]], scale: float, *, store: bool) -> Callable[[], Iterator[Tensor]]:
+    """The Gram matrices A A*, computed once where they may be stored."""
+
+    def products() -> Iterator[Tensor]:
+        for part in chunks():
+            wide = _wide(part * scale)
+            yield wide @ wide.mH
+
+    stored = tuple(products()) if store else ()
+    return (lambda: iter(stored)) if store else products
 
 
-def _lanczos(wide: Tensor, steps: int) -> float:
+def _certified(gram: Tensor, tau: float) -> bool:
+    shifted = -gram
+    shifted.diagonal(dim1=-2, dim2=-1).add_(tau)
+    return bool((torch.linalg.cholesky_ex(shifted)[1] == 0).all())
+
+
+def _lanczos(gram: Tensor, steps: int) -> float:
     """Largest Ritz value of A A*, over the batch: the matrices that lead after a few steps go on."""
-    batch = wide.flatten(0, -3) if wide.ndim > 2 else wide[None]
-    if len(batch) > _FEW and min(steps, batch.shape[-2]) > _FEW:
+    batch = gram.flatten(0, -3) if gram.ndim > 2 else gram[None]
+    if len(batch) > _FEW and min(steps, batch.shape[-1]) > _FEW:
         batch = batch[_ritz(batch, _FEW).topk(_FEW).indices]
     return float(_ritz(batch, steps).max())
 
 
 def _ritz(batch: Tensor, steps: int) -> Tensor:
-    """The largest Ritz value of each matrix; every vector is orthogonalised twice against all before it."""
-    rows = batch.shape[-2]
+    """The largest Ritz value of each Gram matrix; every vector is orthogonalised twice against all before it."""
+    rows = batch.shape[-1]
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(len(batch), rows, 1, generator=generator, dtype=torch.float64).to(batch)
     basis = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True)
-    adjoint = batch.mH
     images: list[Tensor] = []
     for k in range(min(steps, rows)):
-        image = batch @ (adjoint @ basis[..., k : k + 1])
+        image = batch @ basis[..., k : k + 1]
         images.append(image)
         residual = image
         for _ in range(2):
             residual = residual - basis @ (basis.mH @ residual)
         length = torch.linalg.vector_norm(residual, dim=1, keepdim=True)
-        if k + 1 == min(steps, rows) or float(length.max()) <= 1e-14 * float(image.abs().max()):
+        if k + 1 == min(steps, rows) or bool(length.max() <= 1e-14 * image.abs().max()):
             break
         basis = torch.cat((basis, torch.where(length > 0, residual / length.clamp_min(1e-300), 0.0)), -1)
-    projected = basis[..., : len(images)].mH @ torch.cat(images, -1)
-    top = basis[..., : len(images)] @ torch.linalg.eigh(projected)[1][..., -1:]
-    # The quotient of that very vector: never above the norm, even where the basis has lost its orthogonality.
-    quotient = torch.linalg.vector_norm(adjoint @ top, dim=1) / torch.linalg.vector_norm(top, dim=1)
-    return quotient.flatten(1)[:, 0] ** 2
+    basis = basis[..., : len(images)]
+    # A few rows and columns: the CPU is the quicker one there.
+    coordinates = torch.linalg.eigh((basis.mH @ torch.cat(images, -1)).cpu())[1][..., -1:]
+    top = basis @ coordinates.to(basis)
+    # The quotient of that very vector: never above the norm, even where the basis has lost its orthogonality. Its
+    # rounding, some 4 r units of the trace, is within the slack of the Gram matrix.
+    quotient = (top.conj() * (batch @ top)).sum((-2, -1)).real / top.abs().square().sum((-2, -1))
+    return quotient.clamp_min(0.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lisse.maths.spectral_norm import ROUNDING, norm_interval
+from lisse.maths.spectral_norm import ROUNDING, norm_bounds, norm_interval
 from lisse.networks.zoo.attention_only import FullWidthAttention
 from lisse.networks.zoo.vit import SplitHeadAttention
 
@@ -40,27 +40,24 @@ class AttentionWeights:
 
     def norms(self) -> tuple[list[float], list[float], list[float], float]:
         """Certain upper bounds: ‖V_m‖, ‖A_m‖ and ‖c_m‖ of each head, and ‖W^O‖; A = s KᵀQ, c = s Kᵀb."""
-        values = [norm_interval(value).upper for value in self.value]
-        a = []
-        for q, k in zip(self.query, self.key, strict=True):
-            size = float(q.norm()) * float(k.norm())
-            error = 16 * (q.shape[0] + 8) * ROUNDING * size
-            if 2 * len(q) >= q.shape[1]:
-                matrix = k.T @ q
-            else:
-                # The rank is small: kᵀq has the norm of the product of the two triangular factors, each of which has a
-                # relative error of order d h u ([higham2002] thm. 19.4).
-                matrix = torch.linalg.qr(k.T).R @ torch.linalg.qr(q.T).R.T
-                error += 32 * q.numel() * ROUNDING * size
-            a.append(norm_interval(matrix, error=error).upper * self.scale)
+        return norm_bounds(self.value).tolist(), *self.logit_norms(), norm_interval(self.out).upper
+
+    def logit_norms(self) -> tuple[list[float], list[float]]:
+        """Those of ‖A_m‖ and ‖c_m‖ alone."""
+        h, d = self.query.shape[1:]
+        sizes = self.query.flatten(1).norm(dim=1) * self.key.flatten(1).norm(dim=1)
+        error = 16 * (h + 8) * ROUNDING * sizes
+        if 2 * h >= d:
+            matrices = self.key.mT @ self.query
+        else:
+            # The rank is small: kᵀq has the norm of the product of the two triangular factors, each of which has a
+            # relative error of order d h u ([higham2002] thm. 19.4).
+            left, right = (torch.linalg.qr(side.mT, mode="r").R for side in (self.key, self.query))
+            matrices = left @ right.mT
+            error = error + 32 * h * d * ROUNDING * sizes
         bias = torch.einsum("mhd,mh->md", self.key, self.query_bias).norm(dim=1)
-        edge = 1 + 1e-12
-        return (
-            values,
-            [x * edge for x in a],
-            [float(c) * self.scale * edge for c in bias],
-            norm_interval(self.out).upper,
-        )
+        factor = self.scale * (1 + 1e-12)
+        return ((norm_bounds(matrices) + error) * factor).tolist(), (bias * factor).tolist()
 
 
 def weights_of(module: nn.Module) -> AttentionWeights | None:

@@ -31,6 +31,7 @@ from lisse.networks.bounds.tokens import (
 from lisse.networks.zoo.attention_only import FullWidthAttention
 from lisse.networks.zoo.resnet import PaddedShortcut
 from lisse.networks.zoo.vit import SplitHeadAttention
+from lisse.taps import model_device
 
 BoundMetric = Literal["wasserstein", "worst_token", "euclidean"]
 _NORMS = (nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -72,8 +73,9 @@ def of_module(
       :func:`~lisse.maths.bounds.attention_worst_token`, polynomial in R, also with masks, tables and rotary positions,
       shared keys, norms of queries and keys, capped logits; all else acts token by token. The default elsewhere where
       there is attention.
-    * ``"euclidean"``: ℓ2 over all entries of one sample. Attention has
-      :func:`~lisse.maths.bounds.sequence_attention` for the tokens of ``input_shape``. The default elsewhere.
+    * ``"euclidean"``: ℓ2 over all entries of one sample. Attention has the smaller of √t times the worst token's, t
+      the tokens of ``input_shape``, and :func:`~lisse.maths.bounds.sequence_attention` where its logits are bilinear.
+      The default elsewhere.
 
     Layer norm has the constant :math:`\max|\gamma|/\sqrt{v + \epsilon}` with v = ``variance`` the least variance of a
     token that it meets: 0 promises nothing and makes it large; a greater one is taken on trust, and stands among the
@@ -86,7 +88,7 @@ def of_module(
     that enter its first block to the norm behind the last. Compositions multiply, sums add. What a norm does last,
     γ ⊙ u + β, is made one with the weights behind it. A module or operation that is not known is refused by name. The
     product over a deep network is often beyond a float: ``log10`` has it. Dropout in training mode and batch
-    statistics are not covered, masks in the worst-token metric only.
+    statistics are not covered, masks not as maps of measures.
     """
     if not (math.isfinite(radius) and radius >= 0):
         raise ValueError(f"of_module: radius must be finite and not negative, got {radius}.")
@@ -112,8 +114,7 @@ def of_module(
     stack = stack_of(module)
     parts = (module,) if stack is None else stack
     walk = Walk(ground, variance, tol)
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    zero = torch.zeros(1, *shape, dtype=torch.float64, device=device)
+    zero = torch.zeros(1, *shape, dtype=torch.float64, device=model_device(module))
     end = State(0.0, radius, zero)
     with torch.no_grad():
         for part in parts:  # one at a time in double precision
@@ -283,25 +284,27 @@ class Walk:
                 f"got {list(x.zero.shape)} with the sample's axis."
             )
         zero = torch.zeros(*x.zero.shape[:2], weights.out.shape[0], dtype=torch.float64, device=x.zero.device)
-        if self.metric == "worst_token":
-            self.trusted |= layer.norms is not None and self.variance > 0
-            size, reach = layer.worst_token(x.radius, self.variance)
-            return State(x.log + size, reach, zero)
-        if layer.turned or layer.norms is not None or (layer.ordered and self.measures):
-            why = "is no map of measures" if self.measures else "is not bilinear in queries and keys"
-            raise TypeError(f"of_module: {type(module).__name__} {why}. Take metric='worst_token'.")
-        values, a, biases, out = weights.norms()
         if self.measures:
+            if layer.turned or layer.norms is not None or layer.ordered:
+                raise TypeError(f"of_module: {type(module).__name__} is no map of measures. Take metric='worst_token'.")
+            values, a, biases, out = weights.norms()
             size = mean_field_multi_head(values, a, out, x.radius, bias_norms=biases).log10 * math.log(10)
-        else:
-            heads = [
-                sequence_attention(v, b, x.radius, x.zero.shape[1], bias_norm=c).log10 * math.log(10)
-                for v, b, c in zip(values, a, biases, strict=True)
-            ]
-            size = log(out) + 0.5 * log_sum(*(2 * head for head in heads))
-        shifts = weights.value_bias.norm(dim=1).tolist()
-        mixed = math.sqrt(sum((v * x.radius + shift) ** 2 for v, shift in zip(values, shifts, strict=True)))
-        return State(x.log + size, out * mixed + float(weights.out_bias.norm()), zero)
+            shifts = weights.value_bias.norm(dim=1).tolist()
+            mixed = math.sqrt(sum((v * x.radius + shift) ** 2 for v, shift in zip(values, shifts, strict=True)))
+            return State(x.log + size, out * mixed + float(weights.out_bias.norm()), zero)
+        self.trusted |= layer.norms is not None and self.variance > 0
+        size, reach = layer.worst_token(x.radius, self.variance)
+        if self.metric == "euclidean":
+            # max_i|Δ_i| ≤ |Δ| ≤ √t max_i|Δ_i|.
+            size += 0.5 * math.log(x.zero.shape[1])
+            if not layer.turned and layer.norms is None:
+                values, a, biases, out = weights.norms()
+                heads = [
+                    sequence_attention(v, b, x.radius, x.zero.shape[1], bias_norm=c).log10 * math.log(10)
+                    for v, b, c in zip(values, a, biases, strict=True)
+                ]
+                size = min(size, log(out) + 0.5 * log_sum(*(2 * head for head in heads)))
+        return State(x.log + size, reach, zero)
 
     def _gated(self, module: Gated, x: State) -> State:
         r"""``down(act(g) ⊙ u)`` with g = Gx + b, u = Ux + c on the ball of radius R.
@@ -324,12 +327,12 @@ class Walk:
         def size(weight: Tensor) -> float:
             return norm_interval(weight, tol=min(self.tol, 1e-5)).upper
 
-        total = 0.0
-        for reach, matrix, steep in ((raised, gate, s), (opened, up, 1.0)):
+        total, sizes = 0.0, [size(matrix) for matrix in (gate, up, down)]
+        for reach, matrix, norm, steep in ((raised, gate, sizes[0], s), (opened, up, sizes[1], 1.0)):
             root = reach.sqrt()
-            total += steep * min(size(down * root) * size(root[:, None] * matrix), size(down * reach) * size(matrix))
-        middle = min(float((opened * raised).norm()), float(opened.max()) * (size(up) * x.radius + float(c.norm())))
-        return State(x.log + log(total), size(down) * middle + float(shift.norm()), module(x.zero))
+            total += steep * min(size(down * root) * size(root[:, None] * matrix), size(down * reach) * norm)
+        middle = min(float((opened * raised).norm()), float(opened.max()) * (sizes[1] * x.radius + float(c.norm())))
+        return State(x.log + log(total), sizes[2] * middle + float(shift.norm()), module(x.zero))
 
     # --- blocks whose forward is not traced ---------------------------------------------------------------------------
 
@@ -337,7 +340,7 @@ class Walk:
         """A network that lisse's own declaration normalises first."""
         if type(module).__name__ != "Normalised" or not isinstance(getattr(module, "network", None), nn.Module):
             return None
-        deviations, means = (torch.as_tensor(getattr(module, key), dtype=torch.float64) for key in ("std", "mean"))
+        deviations, means = (torch.as_tensor(getattr(module, key)).to(x.zero) for key in ("std", "mean"))
         zero = (x.zero - means) / deviations
         size = 1 / float(deviations.min())
         shift = _norm((-means / deviations).expand_as(x.zero))

@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -15,6 +16,7 @@ from lisse.maths.jacobian import jacobian_norm
 from lisse.maths.spectral_norm import ROUNDING, NormInterval, norm_interval
 from lisse.networks.bounds.graph import check_hooks, foreign
 from lisse.networks.zoo.efficientnet import SameConv2d
+from lisse.taps import model_device
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -76,13 +78,13 @@ def operator_norm(
     if dense < 0:
         raise ValueError(f"operator_norm: dense must not be negative, got {dense}.")
     name = type(module).__name__
-    layer = copy.deepcopy(module).double().cpu().eval().requires_grad_(False)
+    layer = copy.deepcopy(module).double().eval().requires_grad_(False)
     for key, parameter in layer.state_dict().items():
         if not bool(torch.isfinite(parameter).all()):
             raise ValueError(f"operator_norm: {name}.{key} must be finite, got NaN or infinity.")
     check_hooks("operator_norm", layer)
     _check_linear(layer)
-    zero = torch.zeros(1, *shape, dtype=torch.float64)
+    zero = torch.zeros(1, *shape, dtype=torch.float64, device=model_device(layer))
     try:
         output = layer(zero)
     except (RuntimeError, ValueError) as failure:
@@ -130,7 +132,7 @@ def _check_linear(layer: nn.Module) -> None:
 
 def _matrix(layer: nn.Module, zero: Tensor, output: Tensor) -> Tensor:
     """Rows: images of the unit inputs, less that of zero."""
-    units = torch.eye(zero.numel(), dtype=torch.float64).reshape(-1, *zero.shape[1:])
+    units = torch.eye(zero.numel(), dtype=zero.dtype, device=zero.device).reshape(-1, *zero.shape[1:])
     return torch.cat([(layer(part) - output).flatten(1) for part in units.split(256)])
 
 
@@ -150,7 +152,7 @@ def _ends(layer: nn.Module, shape: tuple[int, ...], tol: float) -> NormInterval:
     if isinstance(layer, AveragePool):
         return NormInterval(0.0, _schur(layer, shape))
     if isinstance(layer, nn.Sequential):
-        upper, x = 1.0, torch.zeros(1, *shape, dtype=torch.float64)
+        upper, x = 1.0, torch.zeros(1, *shape, dtype=torch.float64, device=model_device(layer))
         for part in layer:
             upper *= _ends(part, tuple(x.shape[1:]), tol).upper * (1 + 2 * ROUNDING)
             x = part(x)
@@ -203,7 +205,7 @@ def _padding_norm(layer: Convolution, size: tuple[int, ...], flat: Sequence[int]
 
 
 def _transposed(layer: Transposed, shape: tuple[int, ...], tol: float) -> float:
-    size = layer(torch.zeros(1, *shape, dtype=torch.float64)).shape[-len(layer.kernel_size) :]
+    size = layer(layer.weight.new_zeros(1, *shape)).shape[-len(layer.kernel_size) :]
     stride: tuple[int, ...] = layer.stride
     dilation: tuple[int, ...] = layer.dilation
     padding = cast(tuple[int, ...], layer.padding)
@@ -223,10 +225,11 @@ def _on_torus(
     coarse = [n // s for n, s in zip(torus, stride, strict=True)]
     # Real kernels: the opposite frequency has the conjugate block, so half of the last axis is enough.
     halves = [*map(range, coarse[:-1]), range(coarse[-1] // 2 + 1)]
-    frequencies = torch.tensor(list(itertools.product(*halves)))
-    aliases = torch.tensor(list(itertools.product(*map(range, stride)))) * torch.tensor(coarse)
-    offsets = torch.tensor(positions) * torch.tensor(dilation)
-    size = torch.tensor(torus)
+    whole = partial(torch.tensor, device=kernel.device)
+    frequencies = whole(list(itertools.product(*halves)))
+    aliases = whole(list(itertools.product(*map(range, stride)))) * whole(coarse)
+    offsets = whole(positions) * whole(dilation)
+    size = whole(torus)
     fold = len(aliases)
     per = max(1, _CHUNK // (kernel.numel() // taps * fold))
     flat = kernel.permute(3, 0, 1, 2).reshape(taps, -1).to(torch.complex128)
@@ -236,7 +239,8 @@ def _on_torus(
             points = part[:, None] + aliases  # [f, a, D]
             # Whole turns are taken off in integers, so that the angle is exact to rounding.
             turns = ((points[:, :, None] * offsets) % size).double() / size
-            phases = torch.polar(torch.ones(len(part), fold, taps, dtype=torch.float64), 2 * torch.pi * turns.sum(-1))
+            angles = 2 * torch.pi * turns.sum(-1)
+            phases = torch.polar(torch.ones_like(angles), angles)
             block = (phases.reshape(-1, taps) @ flat).reshape(len(part), fold, groups, rows, columns)
             yield (block.permute(0, 2, 3, 1, 4) / math.sqrt(fold)).reshape(-1, rows, fold * columns)
 

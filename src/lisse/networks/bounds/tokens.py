@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lisse.maths.bounds.between import of_token_maps, on_ball
 from lisse.maths.bounds.bound import log
-from lisse.maths.spectral_norm import norm_interval
+from lisse.maths.spectral_norm import norm_bounds, norm_interval
 from lisse.networks.attention.weights import AttentionWeights, LinearMap, weights_of
 from lisse.networks.bounds.graph import foreign
 from lisse.networks.zoo.vit import SplitHeadAttention
@@ -84,9 +84,10 @@ class TokenAttention:
         :math:`y_h = \|V_h\|b_h`, D their diagonal, or :math:`\sum_h\|W^O_hV_h\|b_h`.
         """
         w = self.weights
-        values, a, biases, out = w.norms()
+        values, out = norm_bounds(w.value).tolist(), norm_interval(w.out).upper
         if self.norms is None and not self.turned:
-            brackets = [on_ball(1.0, x, radius, bias_norm=c).value for x, c in zip(a, biases, strict=True)]
+            pairs = zip(*w.logit_norms(), strict=True)
+            brackets = [on_ball(1.0, a, radius, bias_norm=c).value for a, c in pairs]
         else:
             sides = [
                 self._side(side, matrix, bias, radius, variance)
@@ -100,7 +101,7 @@ class TokenAttention:
             weighted = (outs * sizes.to(outs)[:, None] ** t).flatten(1)
             together.append(norm_interval(weighted).upper * float((sizes ** (1 - t)).norm()))
         # ‖o v‖ is the norm of r v, with the small factor r of o = q r.
-        alone = [norm_interval(torch.linalg.qr(o).R @ v).upper for o, v in zip(outs.unbind(1), w.value, strict=True)]
+        alone = norm_bounds(torch.linalg.qr(outs.movedim(1, 0), mode="r").R @ w.value).tolist()
         together.append(sum(size * b for size, b in zip(alone, brackets, strict=True)) * (1 + 1e-12))
         shifts = w.value_bias.norm(dim=1).tolist()
         mixed = math.sqrt(sum((v * radius + shift) ** 2 for v, shift in zip(values, shifts, strict=True)))
@@ -110,9 +111,10 @@ class TokenAttention:
         self, side: int, matrices: Tensor, biases: Tensor, radius: float, variance: float
     ) -> list[tuple[float, float]]:
         """Slope and largest norm of each head's queries (0) or keys (1)."""
-        sizes = [norm_interval(matrix).upper for matrix in matrices]
+        sizes = norm_bounds(matrices).tolist()
         if self.norms is None:
-            return [(size, size * radius + float(b.norm())) for size, b in zip(sizes, biases, strict=True)]
+            shifts = biases.norm(dim=1).tolist()
+            return [(size, size * radius + shift) for size, shift in zip(sizes, shifts, strict=True)]
         gain, eps = self.norms[side]
         slope, ball = gain / math.sqrt(variance + eps), gain * math.sqrt(matrices.shape[1])
         return [(slope * size, ball) for size in sizes]
