@@ -225,11 +225,11 @@ def _on_torus(
     coarse = [n // s for n, s in zip(torus, stride, strict=True)]
     # Real kernels: the opposite frequency has the conjugate block, so half of the last axis is enough.
     halves = [*map(range, coarse[:-1]), range(coarse[-1] // 2 + 1)]
-    whole = partial(torch.tensor, device=kernel.device)
-    frequencies = whole(list(itertools.product(*halves)))
-    aliases = whole(list(itertools.product(*map(range, stride)))) * whole(coarse)
-    offsets = whole(positions) * whole(dilation)
-    size = whole(torus)
+    integers = partial(torch.tensor, device=kernel.device)
+    frequencies = integers(list(itertools.product(*halves)))
+    aliases = integers(list(itertools.product(*map(range, stride)))) * integers(coarse)
+    offsets = integers(positions) * integers(dilation)
+    size = integers(torus)
     fold = len(aliases)
     per = max(1, _CHUNK // (kernel.numel() // taps * fold))
     flat = kernel.permute(3, 0, 1, 2).reshape(taps, -1).to(torch.complex128)
