@@ -13,8 +13,11 @@ from lisse.data import Dataset
 from lisse.instruments import ALL, Contraction, Propagation
 from lisse.instruments.contraction.local import head_sizes
 from lisse.maths.bounds import attention_on_ball, attention_worst_token, lookup_norm
+from lisse.maths.bounds.between import on_ball
 from lisse.maths.markov import Bilinear
 from lisse.maths.transport import wasserstein_infinity
+from lisse.networks.attention import weights_of
+from lisse.networks.bounds import of_module
 from lisse.networks.zoo.attention_only import AttentionOnly
 from lisse.networks.zoo.text import EncoderDecoder
 from lisse.networks.zoo.vit import VisionTransformer
@@ -159,7 +162,7 @@ def one_token(c=3.0):
     return model
 
 
-@pytest.mark.parametrize(("ground", "p"), [(1, 1.0), (2, 1.0), (1, 2.0)])
+@pytest.mark.parametrize(("ground", "p"), [(1, 1.0), (2, 1.0), (1, 2.0), (1, math.inf), (2, math.inf)])
 def test_one_token_is_stretched_by_its_lookup(ground, p):
     profile = measured(one_token(), images(), ground=ground, p=p)
     name = "blocks.0.attention"
@@ -594,6 +597,64 @@ def test_p_and_noise_change_the_numbers_as_they_must():
     assert value(least, "key_stretch", layer, keys="noise").value <= near
 
 
+@pytest.mark.parametrize("ground", [1, 2])
+def test_of_infinite_order_it_is_the_worst_token_with_intervals_and_no_exponential(ground, tmp_path):
+    model, data = bert(), pairs()
+    profile = measured(model, data, p=math.inf, ground=ground, shown=1)
+    for index in (0, 1):
+        site, layer = f"encoder.layer.{index}.attention.self", model.encoder.layer[index].attention
+        (xs, ys), (fxs, fys) = (
+            [tokens(model, side, place) for side in (data, data.partner)]
+            for place in (f"{site}:in", f"encoder.layer.{index}.attention.output.dense")
+        )
+        before, after = (
+            torch.stack([wasserstein_infinity(x, y, ground=ground) for x, y in zip(*sides, strict=True)])
+            for sides in ((xs, ys), (fxs, fys))
+        )
+        row = value(profile, "distance_before", site)
+        assert row.value == pytest.approx(float(before.mean()), rel=1e-5)
+        assert row.low < row.value < row.high
+        assert value(profile, "distance_after", site).value == pytest.approx(float(after.mean()), rel=1e-5)
+        stretch = value(profile, "stretch", site).value
+        assert stretch == pytest.approx(float((after / before)[before > 0].max()), rel=1e-5)
+        bounds = [value(profile, name, site).value for name in ("log_hull_bound", "log_bound")]
+        assert math.log10(stretch) <= bounds[1]
+        assert bounds[0] <= bounds[1] <= value(measured(model, data, ground=ground), "log_bound", site).value
+        if ground == 2:
+            radius = value(profile, "radius", site).value
+            attention = nn.Sequential(layer.self, layer.output.dense)
+            assert bounds[1] <= of_module(attention, radius=radius, metric="worst_token").log10 + 1e-5
+            token = value(profile, "log_token_bound", site).value
+            assert token <= bounds[0] + 1e-9
+    assert "local_token_bound" not in names(profile)
+    assert "W_∞" in " ".join(profile["contraction"].notes)
+    arrays = profile["contraction"].arrays
+    x, y = (tokens(model, side, "encoder.layer.0.attention.self:in")[0] for side in (data, data.partner))
+    plan, distance = arrays["pair/0/before/plan"], arrays["pair/0/before/distance"].item()
+    assert distance == pytest.approx(float(wasserstein_infinity(x, y, ground=ground)), rel=1e-5)
+    assert plan.sum(0) == pytest.approx(np.full(len(y), 1 / len(y)))
+    assert plan.sum(1) == pytest.approx(np.full(len(x), 1 / len(x)))
+    assert float(torch.cdist(x, y, p=ground)[torch.as_tensor(plan) > 0].max()) == pytest.approx(distance, rel=1e-5)
+    profile.save(tmp_path / "inf.profile")
+    assert Profile.load(tmp_path / "inf.profile").rows == profile.rows
+
+
+def test_a_higher_order_has_a_smaller_exponential():
+    site, data = "encoder.layer.0.attention.self", pairs()
+    bounds = [value(measured(bert(), data, ground=2, p=p), "log_bound", site).value for p in (1.0, 2.0, math.inf)]
+    assert bounds == sorted(bounds, reverse=True)
+    radius, w = value(usual("bert"), "radius", site).value, weights_of(bert().encoder.layer[0].attention.self)
+    out = bert().encoder.layer[0].attention.output.dense.weight.detach().double()
+    heads = []
+    for h, part in enumerate((slice(0, 8), slice(8, 16))):
+        a, c = (w.scale * (w.key[h].T @ x) for x in (w.query[h], w.query_bias[h]))
+        size = float(torch.linalg.matrix_norm(out[:, part] @ w.value[h], 2))
+        heads.append(
+            size * on_ball(1.0, float(torch.linalg.matrix_norm(a, 2)), radius, bias_norm=float(c.norm()), p=2.0).value
+        )
+    assert bounds[1] == pytest.approx(math.log10(sum(heads)), abs=1e-5)
+
+
 def test_more_steps_come_nearer_to_the_jacobians_norm():
     few, many = (measured(bert(), pairs(), max_iter=steps, tol=1e-6, points=1) for steps in (2, 30))
     site = "encoder.layer.0.attention.self"
@@ -700,7 +761,7 @@ def test_values_that_are_not_finite_are_told_with_their_layer():
         ({"shown": 0.5}, "shown must be a whole number of at least 0, got 0.5"),
         ({"max_iter": 0}, "max_iter must be a whole number of at least 1"),
         ({"against": "me"}, "against must be one of partner, corrupted, shuffled, got 'me'"),
-        ({"p": 0.5}, "p must be finite and at least 1, got 0.5"),
+        ({"p": 0.5}, r"p must be at least 1 \(inf: the worst token\), got 0\.5"),
         ({"ground": 3}, "ground must be one of 1, 2, got 3"),
         ({"corruption": "rust"}, "corruption must be one of .*, got 'rust'"),
         ({"severity": 6}, "severity must be one of 1, 2, 3, 4, 5, got 6"),

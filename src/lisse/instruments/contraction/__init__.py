@@ -50,7 +50,7 @@ class Contraction(Instrument):
     against: Counterpart | None = option(
         None, "the other side: the data's partner, the image corrupted, or another sample (shuffled)"
     )
-    p: float = option(1.0, "order of the transport distance")
+    p: float = option(1.0, "order of the transport distance; inf is the worst token's")
     ground: Literal[1, 2] = option(1, "norm between tokens: the sum (1) or Euclid's (2)")
     corruption: str = option(
         "gaussian_noise", "how images are corrupted", choices=tuple(name for name in CORRUPTIONS if name != "frost")
@@ -384,10 +384,8 @@ class Contraction(Instrument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.p < math.inf:
-            raise ValueError(
-                f"Contraction: p must be finite and at least 1, got {self.p}. token_stretch is that of p = inf."
-            )
+        if not self.p >= 1:
+            raise ValueError(f"Contraction: p must be at least 1 (inf: the worst token), got {self.p}.")
 
     # -- what fits -------------------------------------------------------------------------------------------------
 
@@ -551,7 +549,7 @@ class Contraction(Instrument):
                 bounds = weight_bounds(layer.site.weights, layer.radius, tokens, plan.metric, cross=layer.form.cross)
                 rows += bound_rows(layer, bounds)
             notes.look(layer, bounds)
-            local = list(local_rows(mean, near, self.ground))
+            local = list(local_rows(mean, near, plan.metric))
             for row in local:
                 if row.quantity == "log_hull_bound":
                     notes.judge(row.quantity, layer, row.value)
@@ -572,7 +570,8 @@ class Contraction(Instrument):
             "shuffled": "a sample and another one, drawn at random",
         }[against]
         norm = {1: "sum of absolute differences", 2: "Euclidean distance"}[self.ground]
-        return f"A pair is {pair}. Distances are W_{self.p:g} of the token measures; between tokens, the {norm}."
+        order = "∞" if math.isinf(self.p) else f"{self.p:g}"
+        return f"A pair is {pair}. Distances are W_{order} of the token measures; between tokens, the {norm}."
 
 
 def _along(run: Run, sites: Sequence[AttentionSite]) -> list[Tap]:

@@ -194,7 +194,7 @@ class LocalConstants:
                 points = torch.cat([tokens, y[sides[1].valid(site.entry, len(y))[k]].double()])
             terms = head_terms(site.weights, points, points, sizes[ground], ground)
             if form.mode == "full":
-                hull.append(log10_sum([head.on_hull() for head in terms]))
+                hull.append(log10_sum([head.on_hull(self.metric.p) for head in terms]))
             for norm, size in sizes.items():
                 heads = [_first_tokens(head, len(tokens), size[h], norm) for h, head in enumerate(terms)]
                 near[norm].append(log10_sum([head.near(p[h]) for h, head in enumerate(heads)]))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from lisse.data import Dataset
 from lisse.maths.corruption import corrupt
 from lisse.maths.given import overflow_advice
-from lisse.maths.transport import Measure, transport_plan, wasserstein_batch
+from lisse.maths.transport import Measure, Plan, plan_of_cost, transport_plan, wasserstein_batch, wasserstein_infinity
 from lisse.maths.transport.measure import carried
 from lisse.networks.attention import AttentionSite, AttentionWeights, attended, masked
 from lisse.recording import batch_seed
@@ -121,6 +122,9 @@ class Metric:
 
     def between(self, xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Tensor:
         """One distance per pair of token sets that were found finite, float64."""
+        if math.isinf(self.p):
+            values = [float(wasserstein_infinity(x, y, ground=self.ground)) for x, y in zip(xs, ys, strict=True)]
+            return torch.tensor(values, dtype=torch.float64)
         like = Measure(xs[0])  # equal weights; the sets may be many and were checked already
         measures = [[carried(like, points) for points in side] for side in (xs, ys)]
         return wasserstein_batch(measures[0], measures[1], p=self.p, ground=self.ground).double()
@@ -129,6 +133,15 @@ class Metric:
         """Distances of each of ``count`` heads' part of the features, all in one batch: ``[b, M]``."""
         parts = ([part for tokens in side for part in tokens.unflatten(1, (count, -1)).unbind(1)] for side in (xs, ys))
         return self.between(*parts).reshape(len(xs), count)
+
+    def plan(self, x: Tensor, y: Tensor) -> Plan:
+        """An optimal coupling of two token sets; of p = ∞ the shortest of those that move no token further."""
+        if not math.isinf(self.p):
+            return transport_plan(x, y, p=self.p, ground=self.ground)
+        value, costs = wasserstein_infinity(x, y, ground=self.ground), torch.cdist(x, y, p=float(self.ground))
+        # A pair further apart costs more than all the mass by pairs that are not.
+        far = (math.lcm(*costs.shape) + 1) * costs.max()
+        return replace(plan_of_cost(torch.where(costs <= value * (1 + 1e-9), costs, far)), value=value)
 
     def apart(self, x: Tensor, y: Tensor) -> Tensor:
         """Distances between vectors ``[b, d]`` in the ground norm."""
@@ -354,7 +367,7 @@ def picture(pairs: Pairs, site: AttentionSite, metric: Metric, count: int) -> di
     for k in range(count):
         for tap, moment in moments.items():
             x, y = (tokens[name, tap][k].double() for name in sides)
-            plan = transport_plan(x, y, p=metric.p, ground=metric.ground)
+            plan = metric.plan(x, y)
             arrays[f"pair/{k}/{moment}"] = _axes(torch.cat([x, y])).numpy()
             arrays[f"pair/{k}/{moment}/plan"] = plan.coupling.numpy()
             arrays[f"pair/{k}/{moment}/distance"] = np.array([float(plan.value)])

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from lisse.instruments.contraction.local import AttentionForm, head_sizes
 from lisse.instruments.contraction.pairs import Metric
-from lisse.maths.bounds import attention_on_ball, key_lipschitz, lookup_norm, mean_field_attention, sequence_attention
+from lisse.maths.bounds import attention_between, attention_on_ball, key_lipschitz, lookup_norm, sequence_attention
+from lisse.maths.bounds.between import on_ball
 from lisse.maths.bounds.bound import log_sum
 from lisse.maths.intervals import Interval, student
 from lisse.maths.markov.kernels import Bilinear
@@ -95,7 +96,8 @@ def weight_bounds(
 ) -> WeightBounds:
     """The closed-form bounds of a layer on the ball of ``radius``: corrected and printed, in the ground norm.
 
-    Those in the keys where it is cross-attention, else those of self-attention.
+    Those in the keys where it is cross-attention, else those of self-attention: in Euclidean ground those of W_p, of
+    p = ∞ with no exponential; in ℓ1 below p = ∞ those of W_1, which hold for every p.
     """
     width = weights.query.shape[-1]
     sizes = [_log10(size) for size in head_sizes(weights, metric.ground)]
@@ -105,7 +107,10 @@ def weight_bounds(
         if metric.ground == 1:
             potential = Bilinear(q, k, weights.scale, weights.query_bias[h])
             bound = key_lipschitz if cross else attention_on_ball
-            head = bound(width, radius, potential=potential).log10
+            if math.isinf(metric.p) and not cross:
+                head = attention_between(None, None, potential, radius=radius, p=metric.p).log10
+            else:
+                head = bound(width, radius, potential=potential).log10
             paper = bound(width, radius, potential=potential, variant="printed")
             heads.append(head + _log10(lookup_norm(v)))
             printed.append(paper.log10 + sizes[h])
@@ -114,7 +119,7 @@ def weight_bounds(
             reach = 2 * radius * (radius * a[h] + biases[h])  # part (ii) of mean_field_attention alone
             head = (reach + math.log1p(reach)) / _LN10
         else:
-            head = mean_field_attention(1.0, a[h], radius, bias_norm=biases[h]).log10
+            head = on_ball(1.0, a[h], radius, bias_norm=biases[h], p=metric.p).log10
             heads.append(head + _log10(values[h]))
         proved.append(head + sizes[h])
     squares = [
@@ -122,7 +127,11 @@ def weight_bounds(
         for h in range(len(values))
     ]
     sequence = (math.log(max(out, 1e-300)) + 0.5 * log_sum(*squares)) / _LN10
-    return WeightBounds(_sum(proved), tuple(heads), _sum(printed) if printed else math.nan, sequence, reason)
+    layer = _sum(proved)
+    if math.isinf(metric.p) and metric.ground == 2 and not cross:  # heads side by side may be less
+        attention = TokenAttention(weights, torch.zeros_like(weights.query_bias), False)
+        layer = min(layer, attention.worst_token(radius, 0.0)[0] / _LN10)
+    return WeightBounds(layer, tuple(heads), _sum(printed) if printed else math.nan, sequence, reason)
 
 
 def _log10(size: float) -> float:
@@ -215,7 +224,7 @@ def bound_rows(layer: LayerNumbers, bounds: WeightBounds) -> Iterator[Row]:
             yield row("log_bound", bound, head=h)
 
 
-def local_rows(mean: Mean, layer: LayerNumbers, ground: int) -> Iterator[Row]:
+def local_rows(mean: Mean, layer: LayerNumbers, metric: Metric) -> Iterator[Row]:
     """All rows of one layer from the few points."""
     site, numbers = layer.site, layer.numbers
     if "jacobian" in numbers:
@@ -231,7 +240,7 @@ def local_rows(mean: Mean, layer: LayerNumbers, ground: int) -> Iterator[Row]:
         ("keys/hull", "log_key_hull_bound", "upper", {}),
     ]
     for name, quantity, kind, at in columns:
-        if name not in numbers or (name == "near_tokens" and ground != 1):
+        if name not in numbers or (name == "near_tokens" and (metric.ground, metric.p) != (1, 1)):
             continue
         values = 10 ** numbers[name].double() if kind == "upper" and not quantity.startswith("log_") else numbers[name]
         values = values[values.isfinite()]
