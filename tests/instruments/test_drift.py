@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import lisse
 from lisse.instruments.drift import Drift
+from lisse.instruments.drift.passes import layer_differences
 from lisse.networks import zoo
 from lisse.run import Run, RunPair
 from lisse.run.pair import profile_of_pair
@@ -358,6 +360,26 @@ def test_batches_bound_what_is_held_and_do_not_change_what_is_found():
     runs = [Run(model, lisse.as_dataset(tokens()), memory="20KB") for model in (a, b)]
     pair = RunPair(*runs)
     assert pair.step([layer.a for layer in pair.layers]) < 24
+
+
+class Waits(TorchFunctionMode):
+    """Counts what makes the host wait for a device."""
+
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += getattr(func, "__name__", "") in ("item", "tolist", "cpu", "numpy", "__bool__", "__float__")
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_host_waits_for_a_device_once_a_batch_and_not_once_a_layer():
+    counts = []
+    for layers in (2, 6):
+        pair = RunPair(*[Run(llama(layers, seed), lisse.as_dataset(tokens())) for seed in (0, 1)])
+        with Waits() as waits:
+            layer_differences(pair, 0, 24, full=False)
+        counts.append(waits.count)
+    assert counts[0] == counts[1]
 
 
 def test_it_is_an_instrument_of_two_networks():

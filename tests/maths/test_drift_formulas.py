@@ -9,6 +9,7 @@ from scipy.linalg import orthogonal_procrustes
 from lisse.maths.drift import (
     aligned_difference,
     changed_decisions,
+    cosine,
     decomposition,
     floor_of,
     norms,
@@ -16,7 +17,6 @@ from lisse.maths.drift import (
     precedence_p,
     prediction_divergence,
     relative_difference,
-    sample_cosine,
     step_share,
 )
 
@@ -28,8 +28,10 @@ def draw(*shape, seed=0):
 def test_what_is_injected_and_inherited_sums_to_what_is_seen():
     a, b, forced = (draw(5, 3, 4, seed=seed).to(torch.bfloat16) for seed in range(3))
     injected, inherited = decomposition(a, b, forced)
-    assert torch.equal(injected + inherited, b.double() - a.double())
-    assert torch.equal(injected, forced.double() - a.double())
+    assert torch.equal(injected + inherited, b.float() - a.float())  # numbers of 16 bits are subtracted exactly
+    assert torch.equal(injected.double(), forced.double() - a.double())
+    finer = decomposition(a.double(), b.double(), forced.double())
+    assert finer.injected.dtype == torch.float64 != injected.dtype
 
 
 def test_relative_difference_of_vectors_and_of_the_tokens_that_count():
@@ -43,10 +45,13 @@ def test_relative_difference_of_vectors_and_of_the_tokens_that_count():
         relative_difference(a, b[:1])
 
 
-def test_cosine_sees_direction_alone():
-    a = draw(6, 7)
-    assert torch.allclose(sample_cosine(a, 3 * a), torch.ones(6, dtype=torch.float64))
-    assert torch.allclose(sample_cosine(a, -a), -torch.ones(6, dtype=torch.float64))
+def test_the_cosine_of_three_norms_sees_direction_alone():
+    a, b = draw(6, 7), draw(6, 7, seed=1)
+    assert torch.allclose(cosine(a.norm(dim=1), (3 * a).norm(dim=1), (2 * a).norm(dim=1)), torch.ones(6).double())
+    expected = torch.nn.functional.cosine_similarity(a, b)
+    assert torch.allclose(cosine(a.norm(dim=1), b.norm(dim=1), (b - a).norm(dim=1)), expected)
+    zero = torch.zeros(1)
+    assert cosine(zero, zero + 1, zero + 1).isnan().item()
 
 
 def test_aligned_difference_is_that_of_scipy_and_sees_no_rotation_or_scale():

@@ -9,6 +9,7 @@ itself adds on the same input and of what it makes of the difference that arrive
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -31,21 +32,26 @@ class SplitDifference(NamedTuple):
 def decomposition(a: Tensor, b: Tensor, forced: Tensor) -> SplitDifference:
     """What a layer adds and what it inherits, of its outputs in A, in B, and in B where it was fed what A's was.
 
-    In float64, so that the two sum to ``b - a`` up to its rounding, whatever the precision of the activations.
+    Numbers of 16 bits are subtracted in float32, so that the two sum to ``b - a`` up to its rounding.
     """
-    first, second, between = (part.double() for part in (a, b, forced))
+    dtype = _wide(a, b, forced)
+    first, second, between = (part.to(dtype) for part in (a, b, forced))
     return SplitDifference(between - first, second - between)
 
 
 def norms(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Euclidean norms of the samples of ``[n, …]``, of the tokens that ``mask`` ``[n, t]`` lets count: ``[n]``."""
-    return valid_part(values, mask).flatten(1).double().norm(dim=1)
+    """Euclidean norms of the samples of ``[n, …]``, of the tokens that ``mask`` ``[n, t]`` lets count: ``[n]``.
+
+    In one pass, summed in float32 at least: good to 1e-5.
+    """
+    return torch.linalg.vector_norm(valid_part(values, mask).flatten(1), dim=1, dtype=_wide(values)).double()
 
 
 def relative_difference(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
     r""":math:`\|b_i - a_i\| / \|a_i\|` of every sample of ``[n, …]``: ``[n]``, 0 where both are 0."""
     a, b = _pair("relative_difference", a, b)
-    return ratio(norms(b.double() - a.double(), mask), norms(a, mask))
+    dtype = _wide(a, b)
+    return ratio(norms(b.to(dtype) - a.to(dtype), mask), norms(a, mask))
 
 
 def ratio(above: Tensor, below: Tensor) -> Tensor:
@@ -53,10 +59,12 @@ def ratio(above: Tensor, below: Tensor) -> Tensor:
     return torch.where(above == 0, 0.0, above / below)
 
 
-def sample_cosine(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Cosine of the angle between samples of ``[n, …]``: ``[n]``; NaN where one of them is 0."""
-    a, b = (valid_part(part, mask).flatten(1).double() for part in _pair("sample_cosine", a, b))
-    return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+def cosine(a: Tensor, b: Tensor, difference: Tensor) -> Tensor:
+    r"""Cosine of the angle between vectors of these norms and of this norm of their difference; NaN where one is 0.
+
+    .. math:: \cos = \frac{\|a\|^2 + \|b\|^2 - \|b - a\|^2}{2 \|a\| \|b\|}
+    """
+    return ((a.square() + b.square() - difference.square()) / (2 * a * b)).clamp(-1, 1)
 
 
 def aligned_difference(cross: Tensor, a_square: Tensor | float, b_square: Tensor | float) -> Tensor:
@@ -86,7 +94,8 @@ def step_share(before: Tensor, after: Tensor, start: Tensor, end: Tensor) -> Ten
     follow each other, ``start`` and ``end`` the first and the last. The shares of all steps sum to 1; one can be below
     0, where it leads back. Where nothing changes they are NaN.
     """
-    parts = [_pair("step_share", start, part)[1].flatten(1).double() for part in (before, after, start, end)]
+    parts = [_pair("step_share", start, part)[1].flatten(1) for part in (before, after, start, end)]
+    parts = [part.to(_answer_dtype(*parts)) for part in parts]
     total = parts[3] - parts[2]
     return ((parts[1] - parts[0]) * total).sum(1) / total.square().sum(1)
 
@@ -97,7 +106,7 @@ def prediction_divergence(a: Tensor, b: Tensor, *, mask: Tensor | None = None) -
     :math:`p` is that of ``a``. Of several answers per sample (tokens) the mean of those that ``mask`` lets count.
     """
     a, b = _pair("prediction_divergence", a, b)
-    p, q = a.double().log_softmax(-1), b.double().log_softmax(-1)
+    p, q = (part.log_softmax(-1, dtype=_answer_dtype(a, b)) for part in (a, b))
     return _per_sample((p.exp() * (p - q)).sum(-1).clamp_min(0), mask)
 
 
@@ -145,7 +154,7 @@ def floor_of(floors: Tensor, *, margin: float = 1.0, least: float = 0.0) -> Tens
 
 
 def _pair(where: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    a, b = floating(where, "a", a), floating(where, "b", b)
+    """Two tensors of one shape; what is not finite in them is not in what comes of it, and is not waited for here."""
     if a.shape != b.shape:
         raise ValueError(f"{where}: a and b must have one shape, got {list(a.shape)} and {list(b.shape)}.")
     return a, b
@@ -156,6 +165,16 @@ def valid_part(values: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None or values.ndim < 3 or values.shape[:2] != mask.shape:
         return values
     return values.masked_fill(~mask.bool().reshape(*mask.shape, *[1] * (values.ndim - 2)).to(values.device), 0)
+
+
+def _wide(*parts: Tensor) -> torch.dtype:
+    """The finest precision of these, float32 at least."""
+    return functools.reduce(torch.promote_types, [part.dtype for part in parts], torch.float32)
+
+
+def _answer_dtype(*parts: Tensor) -> torch.dtype:
+    """float64, but float32 for answers of 16 bits: a device has little room for a vocabulary of these in float64."""
+    return torch.float32 if all(part.dtype.itemsize == 2 for part in parts) else torch.float64
 
 
 def _per_sample(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -34,14 +34,19 @@ def linear_cka(x: Tensor, y: Tensor, *, estimator: Estimator = "biased") -> Tens
     dtype = torch.promote_types(a.dtype, b.dtype)
     a, b = (part.to(dtype) - part.to(dtype).mean(0) for part in (a, b))
     if estimator == "unbiased":
-        grams = torch.stack([a @ a.T, b @ b.T])
-        table = _hsic(grams, grams)
-        return table[0, 1] / (table[0, 0].clamp_min(0) * table[1, 1].clamp_min(0)).sqrt()
+        return gram_cka(a @ a.T, b @ b.T)
     norm = torch.linalg.matrix_norm
     if n < max(a.shape[1], b.shape[1]):
         left, right = a @ a.T, b @ b.T
         return (left * right).sum() / (norm(left) * norm(right))
     return norm(b.T @ a).square() / (norm(a.T @ a) * norm(b.T @ b))
+
+
+def gram_cka(a: Tensor, b: Tensor) -> Tensor:
+    """The unbiased :func:`linear_cka` of two representations by the Gram matrices ``[n, n]`` of centred points."""
+    grams = torch.stack([a, b])
+    table = _hsic(grams, grams)
+    return table[0, 1] / (table[0, 0].clamp_min(0) * table[1, 1].clamp_min(0)).sqrt()
 
 
 class CKAStream:

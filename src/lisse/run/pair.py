@@ -146,11 +146,13 @@ class RunPair:
         return {name: torch.cat([part[name] for part in answers]) for name in answers[0]}
 
     def mask(self, start: int, stop: int) -> Tensor | None:
-        """Which tokens count ``[n, t]``: padding is not data."""
+        """Which tokens count ``[n, t]``, on the device of the run: padding is not data. ``None`` where all do."""
         run = self.side("b" if self.is_live("b") else "a")
         (batch,) = run.data.batches(stop - start, start=start, stop=stop)
         mask = batch.inputs.get("attention_mask") if isinstance(batch.inputs, Mapping) else None
-        return mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
+        if not isinstance(mask, Tensor) or mask.ndim != 2 or bool(mask.all()):
+            return None
+        return mask.bool().to(run.device)
 
     def step(self, taps: Sequence[Tap], copies: int = 4) -> int:
         """How many samples at a time the memory of the run allows, where so many copies of these taps are held."""

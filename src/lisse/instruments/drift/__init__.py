@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lisse.data import as_dataset
-from lisse.instruments.drift.likeness import CLOUD
+from lisse.instruments.drift.likeness import CLOUD, COMPARED, FEW_TOKENS
 from lisse.instruments.drift.parts import (
     LEAST_TESTED,
     chances,
@@ -25,7 +25,7 @@ from lisse.instruments.drift.parts import (
     own_differences,
     side_of,
 )
-from lisse.instruments.drift.passes import FEW_TOKENS, ORDERS, attention_differences, layer_differences, singles, swaps
+from lisse.instruments.drift.passes import ORDERS, attention_differences, layer_differences, singles, swaps
 from lisse.instruments.drift.words import Finding, sentence
 from lisse.maths.drift import floor_of
 from lisse.models import load_model
@@ -167,9 +167,10 @@ class Drift(Instrument):
         n = pair.take(self.samples)
         notes = list(pair.notes)
         taps = [getattr(layer, side) for layer in pair.layers for side in ("a", "b")]
-        numbers = pair.blocks(
-            self, "layers", n, functools.partial(layer_differences, pair, full=self.likeness), pair.step(taps)
-        )
+        step = pair.step(taps, copies=2)
+        if self.likeness and step > CLOUD:
+            step -= step % CLOUD  # no sample of a cloud is left over
+        numbers = pair.blocks(self, "layers", n, functools.partial(layer_differences, pair, full=self.likeness), step)
         floors, kinds = self._floors(pair, notes)
         rows = list(self._layer_rows(pair, numbers, floors, n))
         notes += _nonfinite(pair, numbers)
@@ -262,7 +263,7 @@ class Drift(Instrument):
                     yield sample_row(quantity, finite, spot, generator=generator, level=self.level)
             for key, quantity, at in CLOUDS:
                 if (clouds := numbers.get(f"{key}/{spot.name}")) is not None:
-                    size = n if key == "aligned" else CLOUD
+                    size = min(n, COMPARED) if key == "aligned" else CLOUD
                     least, most = (-1.0, 1.0) if key == "cka" else (0.0, math.inf)
                     yield clouds_row(quantity, clouds, size, spot, at, level=self.level, least=least, most=most)
             for key, order in (("tokens1", 1.0), ("tokensinf", math.inf)):
@@ -273,10 +274,11 @@ class Drift(Instrument):
             if (floor := floors.get(f"injected/{spot.name}")) is not None:
                 yield largest_row("noise_floor", (self.margin * floor).clamp_min(_least(pair)), "lower", spot)
         for quantity in ("prediction_divergence", "changed_decisions"):
-            if quantity in numbers:
+            values = numbers.get(quantity, torch.empty(0))
+            if len(finite := values[values.isfinite()]):
                 yield sample_row(
-                    quantity, numbers[quantity], _spot(pair, pair.output), generator=pair.generator(quantity),
-                    level=self.level, least=0.0,
+                    quantity, finite, _spot(pair, pair.output), generator=pair.generator(quantity), level=self.level,
+                    least=0.0,
                 )  # fmt: skip
 
     def _finding(
@@ -329,9 +331,10 @@ class Drift(Instrument):
             values = pair.blocks(
                 self, key, count, lambda start, stop: swaps(pair, finding.layers, start, stop), pair.step(taps)
             )
-        except ValueError as error:  # answers of two shapes, or one that is not finite
-            reason = "one of them is not finite" if "finite" in str(error) else "they have other shapes"
-            notes.append(f"Layers were not swapped, for there is no change between the answers: {reason}.")
+        except ValueError as error:  # answers of two shapes
+            if "one shape" not in str(error):
+                raise
+            notes.append("Layers were not swapped, for there is no change between the answers: they have other shapes.")
             return []
         rows = []
         for name in (*finding.layers, "rest"):
@@ -345,6 +348,8 @@ class Drift(Instrument):
                     generator = pair.generator(f"share {name} {order}")
                     at = {"order": order} if spot else {"order": order, "layers": "all others"}
                     rows.append(sample_row("output_share", finite, spot, at, generator=generator, level=self.level))
+        if not rows:
+            notes.append("No layer has a share of the change of the answer, for one of the answers is not finite.")
         return rows
 
     def _part(

@@ -2,62 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from lisse.maths.drift import aligned_difference, ratio, valid_part
 from lisse.maths.homology import diagram_distance, persistence
-from lisse.maths.similarity import linear_cka
+from lisse.maths.similarity import gram_cka
 from lisse.maths.transport import wasserstein, wasserstein_infinity
 
 CLOUD = 20  # samples that one number is of
+COMPARED = 5 * CLOUD  # samples whose clouds are compared: five numbers have an interval
 WIDEST = 1024  # of a layer that is turned onto another: an SVD of this size
 MOST_TOKENS = 128
+FEW_TOKENS = 16  # samples whose tokens are carried onto each other
 
 
-def likeness(name: str, a: Tensor, b: Tensor, mask: Tensor | None, *, tokens: bool) -> dict[str, Tensor]:
-    """Of activations ``[n, …]`` in A and B: ``cka/…``, ``aligned/…``, ``holes/…`` of clouds, ``tokens/…`` of samples.
+def cloud_sums(name: str, a: Tensor, b: Tensor, mask: Tensor | None, start: int) -> dict[str, Tensor]:
+    """What :func:`likeness` needs of a layer's activations ``[n, …]`` in A and B, left on their device.
 
-    Clouds are of twenty samples each; ``aligned`` is of all points of the batch. ``tokens`` asks for the distances of
-    measures of tokens as well, of the first samples. Where anything is not finite there is none of them.
+    ``gram/LAYER`` ``[2, k, 20, 20]`` of clouds of twenty samples each, ``aligned/LAYER`` ``[1]`` of all points.
     """
-    if not (bool(torch.isfinite(a).all()) and bool(torch.isfinite(b).all())):
-        return {}
     a, b = valid_part(a, mask), valid_part(b, mask)
-    numbers = _of_clouds(name, a, b)
-    if a.shape != b.shape or a.ndim < 3:
-        return numbers
-    rows = [(part.movedim(1, -1) if part.ndim == 4 else part).flatten(0, -2).double() for part in (a, b)]
-    points, width = rows[0].shape
-    if width <= WIDEST and points >= 4 * width:  # of fewer points some rotation fits
-        squares = [part.square().sum() for part in rows]
-        numbers[f"aligned/{name}"] = aligned_difference(rows[0].T @ rows[1], *squares).cpu().reshape(1)
-    if tokens and a.ndim == 3 and a.shape[1] <= MOST_TOKENS:
-        numbers |= _of_tokens(name, a, b, mask)
-    return numbers
+    count = min(len(a), COMPARED - start) // CLOUD
+    sums = {f"gram/{name}": torch.stack([_grams(part, count) for part in (a, b)])} if count > 0 else {}
+    if a.shape == b.shape and a.ndim > 2 and start < COMPARED:
+        rows = [(part.movedim(1, -1) if part.ndim == 4 else part).flatten(0, -2).double() for part in (a, b)]
+        points, width = rows[0].shape
+        if width <= WIDEST and points >= 4 * width:  # of fewer points some rotation fits
+            cross = rows[0].T @ rows[1]
+            value = aligned_difference(cross.nan_to_num(), *[part.square().sum() for part in rows])
+            sums[f"aligned/{name}"] = torch.where(cross.isfinite().all(), value, torch.nan).reshape(1)
+    return sums
 
 
-def _of_clouds(name: str, a: Tensor, b: Tensor) -> dict[str, Tensor]:
-    values: dict[str, list[Tensor]] = {"cka": [], "holes0": [], "holes1": []}
-    for x, y in zip(a.split(CLOUD), b.split(CLOUD), strict=True):
-        if len(x) < CLOUD:
+def _grams(values: Tensor, count: int) -> Tensor:
+    clouds = values[: count * CLOUD].reshape(count, CLOUD, -1).double()
+    clouds = clouds - clouds.mean(1, keepdim=True)
+    return clouds @ clouds.mT
+
+
+def likeness(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of sums on the CPU: ``cka/…`` and ``holes0/…``, ``holes1/…``, by finite clouds; and ``aligned/…``."""
+    numbers: dict[str, list[Tensor]] = {}
+    for key, value in sums.items():
+        kind, _, name = key.partition("/")
+        if kind == "aligned" and bool(value.isfinite()):
+            numbers[key] = [value.squeeze(0)]
+        if kind != "gram":
             continue
-        x, y = (part.flatten(1).double().cpu() for part in (x, y))
-        values["cka"].append(linear_cka(x, y, estimator="unbiased"))
-        diagrams = [persistence(part) for part in (x, y)]
-        for dim in (0, 1):
-            change = torch.tensor(diagram_distance(*diagrams, dim=dim), dtype=torch.float64)
-            total = diagrams[0].lifetimes(dim).sum().double() / 2  # the distance to a diagram without bars
-            values[f"holes{dim}"].append(ratio(change, total) if change == 0 or total > 0 else change * torch.nan)
-    return {f"{key}/{name}": torch.stack(parts) for key, parts in values.items() if parts}
+        for x, y in value.transpose(0, 1):
+            if not (bool(x.isfinite().all()) and bool(y.isfinite().all())):
+                continue
+            numbers.setdefault(f"cka/{name}", []).append(gram_cka(x, y))
+            diagrams = [persistence(distances=_distances(gram)) for gram in (x, y)]
+            for dim in (0, 1):
+                change = torch.tensor(diagram_distance(*diagrams, dim=dim), dtype=torch.float64)
+                total = diagrams[0].lifetimes(dim).sum().double() / 2  # the distance to a diagram without bars
+                share = ratio(change, total) if change == 0 or total > 0 else change * torch.nan
+                numbers.setdefault(f"holes{dim}/{name}", []).append(share)
+    return {key: torch.stack(parts) for key, parts in numbers.items()}
 
 
-def _of_tokens(name: str, a: Tensor, b: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-    """W1 and W∞ between the measures of a sample's tokens, over the mean norm of its tokens in A."""
+def _distances(gram: Tensor) -> Tensor:
+    squares = gram.diagonal()
+    return (squares[:, None] + squares - gram - gram.T).clamp_min(0).fill_diagonal_(0).sqrt()
+
+
+def token_distances(name: str, a: Tensor, b: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """W1 and W∞ between the measures of a sample's tokens, over the mean norm of its tokens in A, of the first samples.
+
+    Solved on the CPU. None where activations are no tokens, more than 128 a sample, or not finite.
+    """
+    if a.shape != b.shape or a.ndim != 3 or a.shape[1] > MOST_TOKENS:
+        return {}
+    first, second = (part[:FEW_TOKENS].double().cpu() for part in (a, b))
+    if not bool(torch.isfinite(first).all() and torch.isfinite(second).all()):
+        return {}
     values: dict[str, list[Tensor]] = {"tokens1": [], "tokensinf": []}
-    for index in range(min(len(a), 16)):
-        valid = slice(None) if mask is None or mask.shape[1] != a.shape[1] else mask[index].to(a.device)
-        x, y = (part[index][valid].double().cpu() for part in (a, b))
+    for index, (x, y) in enumerate(zip(first, second, strict=True)):
+        if mask is not None and mask.shape[1] == a.shape[1]:
+            x, y = x[mask[index]], y[mask[index]]
         size = x.norm(dim=1).mean()
         values["tokens1"].append(ratio(wasserstein(x, y, ground=2), size))
         values["tokensinf"].append(ratio(wasserstein_infinity(x, y), size))

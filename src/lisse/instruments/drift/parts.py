@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lisse.instruments.drift.passes import live_side
-from lisse.maths.drift import floor_of, norms, parting, ratio
+from lisse.instruments.drift.passes import landed, live_side
+from lisse.maths.drift import floor_of, parting, relative_difference
 from lisse.run import RunPair
 from lisse.run.pair import PairSide, fine_taps
 from lisse.taps import Tap
@@ -71,8 +71,8 @@ def own_differences(pair: RunPair, name: str, start: int, stop: int) -> dict[str
     numbers = {}
     for twin in twins:
         a, b = states[twin.a], before[twin.b].to(states[twin.a].device)
-        numbers[f"own/{twin.a.name}"] = ratio(norms(b.double() - a.double(), mask), norms(a, mask)).cpu()
-    return numbers
+        numbers[f"own/{twin.a.name}"] = relative_difference(a, b, mask=mask)
+    return landed(numbers)
 
 
 def effects(pair: RunPair, name: str, groups: dict[str, list[_Twin]], start: int, stop: int) -> dict[str, Tensor]:
@@ -84,9 +84,8 @@ def effects(pair: RunPair, name: str, groups: dict[str, list[_Twin]], start: int
     numbers = {}
     for part, members in groups.items():
         _, changed = pair.patched("a", start, stop, {twin.a: before[twin.b] for twin in members})
-        change = norms(changed["answer"].double() - answers["answer"].double(), mask)
-        numbers[f"part/{part}"] = ratio(change, norms(answers["answer"], mask)).cpu()
-    return numbers
+        numbers[f"part/{part}"] = relative_difference(answers["answer"], changed["answer"], mask=mask)
+    return landed(numbers)
 
 
 def culprits(

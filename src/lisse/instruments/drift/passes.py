@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from lisse.instruments.drift.likeness import likeness
+from lisse.instruments.drift.likeness import cloud_sums, likeness, token_distances
 from lisse.maths.drift import (
     changed_decisions,
+    cosine,
     decomposition,
     norms,
     prediction_divergence,
     ratio,
     relative_difference,
-    sample_cosine,
     step_share,
 )
 from lisse.run import RunPair
@@ -23,12 +23,23 @@ from lisse.run.pair import PairSide
 from lisse.taps import Tap
 
 ORDERS = ("from_input", "from_output")  # in which layers are swapped
-FEW_TOKENS = 16  # samples whose tokens are carried onto each other, of the first batch
 
 
 def live_side(pair: RunPair) -> PairSide | None:
     """The network that is fed what its layers get in the other one: B where it is none that was only recorded."""
     return "b" if pair.is_live("b") else "a" if pair.is_live("a") else None
+
+
+def landed(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Numbers in float64 on the CPU: one copy for each device, for the host waits for a device at every one."""
+    values = {key: value.double() for key, value in numbers.items()}
+    devices = {value.device for value in values.values()}
+    flat = {}
+    for device in devices:
+        keys = [key for key, value in values.items() if value.device == device]
+        joined = torch.cat([values[key].flatten() for key in keys]).cpu()
+        flat |= dict(zip(keys, joined.split([values[key].numel() for key in keys]), strict=True))
+    return {key: flat[key].reshape(value.shape) for key, value in values.items()}
 
 
 def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True) -> dict[str, Tensor]:
@@ -52,9 +63,7 @@ def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True
         if layer.alike:
             numbers |= _of_layer(layer.name, a, b, forced.get(layer.b if live == "b" else layer.a), live, mask)
         if full:
-            numbers |= likeness(
-                layer.name, a, b, mask if layer.alike else None, tokens=layer.alike and start < FEW_TOKENS
-            )
+            numbers |= cloud_sums(layer.name, a, b, mask if layer.alike else None, start)
     common = [name for name in a_answers if name in b_answers and a_answers[name].shape == b_answers[name].shape]
     output = pair.output
     parts = [
@@ -62,8 +71,16 @@ def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True
     ]
     for key in parts[0] if parts else ():  # of several answers the one that differs most; the first is what counts
         numbers[key] = parts[0][key] if key.startswith("cosine") else torch.stack([part[key] for part in parts]).amax(0)
-    if "answer" in common:
+    if full and "answer" in common:
         numbers |= _of_predictions(a_answers["answer"], b_answers["answer"], mask)
+    numbers = landed(numbers)
+    if full:
+        sums = {key: numbers.pop(key) for key in list(numbers) if key.startswith(("gram/", "aligned/"))}
+        numbers |= likeness(sums)
+    if full and start == 0:
+        host_mask = None if mask is None else mask.cpu()
+        for layer in pair.alike:
+            numbers |= token_distances(layer.name, a_states[layer.a], b_states[layer.b], host_mask)
     return numbers
 
 
@@ -71,39 +88,27 @@ def _of_layer(
     name: str, a: Tensor, b: Tensor, forced: Tensor | None, live: PairSide | None, mask: Tensor | None
 ) -> dict[str, Tensor]:
     b = b.to(a.device)
-    size = norms(a, mask)
-    numbers = {
-        f"drift/{name}": ratio(norms(b.double() - a.double(), mask), size),
-        f"cosine/{name}": _cosine(a, b, mask),
-    }
+    size, other = norms(a, mask), norms(b, mask)
+    drift = relative_difference(a, b, mask=mask)
+    numbers = {f"drift/{name}": drift, f"cosine/{name}": cosine(size, other, drift * size)}
     if forced is not None:
-        forced = forced.to(a.device)
-        first, second = decomposition(a, b, forced)
+        first, second = decomposition(a, b, forced.to(a.device))
         injected, inherited = (first, second) if live == "b" else (second, first)
         numbers[f"injected/{name}"] = ratio(norms(injected, mask), size)
         numbers[f"inherited/{name}"] = ratio(norms(inherited, mask), size)
-    return {key: value.cpu() for key, value in numbers.items()}
-
-
-def _cosine(a: Tensor, b: Tensor, mask: Tensor | None) -> Tensor:
-    finite = torch.isfinite(norms(a) + norms(b))
-    values = torch.full((len(a),), torch.nan, dtype=torch.float64, device=a.device)
-    if bool(finite.any()):
-        inner = None if mask is None else mask.to(a.device)[finite]
-        values[finite] = sample_cosine(a[finite], b[finite], mask=inner)
-    return values
+    return numbers
 
 
 def _of_predictions(a: Tensor, b: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-    b = b.to(a.device)
-    mask = None if mask is None else mask.to(a.device)
-    finite = torch.isfinite(norms(a, mask) + norms(b, mask))
-    if a.ndim < 2 or a.shape[-1] < 2 or not bool(finite.all()):
+    if a.ndim < 2 or a.shape[-1] < 2:
         return {}
-    return {
-        "prediction_divergence": prediction_divergence(a, b, mask=mask).cpu(),
-        "changed_decisions": changed_decisions(a, b, mask=mask).cpu(),
+    b, mask = b.to(a.device), None if mask is None else mask.to(a.device)
+    finite = torch.isfinite(norms(a, mask) + norms(b, mask))
+    values = {
+        "prediction_divergence": prediction_divergence(a, b, mask=mask),
+        "changed_decisions": changed_decisions(a, b, mask=mask),
     }
+    return {key: torch.where(finite, value, torch.nan) for key, value in values.items()}
 
 
 def attention_differences(pair: RunPair, start: int, stop: int) -> dict[str, Tensor]:
@@ -119,12 +124,10 @@ def attention_differences(pair: RunPair, start: int, stop: int) -> dict[str, Ten
     b_states, _ = pair.states("b", start, stop, [b for _, b in twins])
     mask, numbers = pair.mask(start, stop), {}
     for a, b in twins:
-        change = (a_states[a].double() - b_states[b].to(a_states[a].device).double()).abs().sum(-1).mean(
-            1
-        ) / 2  # [n, q]
+        change = (a_states[a].float() - b_states[b].to(a_states[a].device)).abs().sum(-1).mean(1) / 2  # [n, q]
         weights = torch.ones_like(change) if mask is None or mask.shape != change.shape else mask.to(change)
-        numbers[f"maps/{a.name}"] = ((change * weights).sum(1) / weights.sum(1)).cpu()
-    return numbers
+        numbers[f"maps/{a.name}"] = (change * weights).sum(1) / weights.sum(1)
+    return landed(numbers)
 
 
 def swaps(pair: RunPair, layers: Sequence[str], start: int, stop: int) -> dict[str, Tensor]:
@@ -153,26 +156,26 @@ def swaps(pair: RunPair, layers: Sequence[str], start: int, stop: int) -> dict[s
             for layer in alike
         }
         taps = list(values)
-        remainder = torch.zeros(stop - start, dtype=torch.float64)
+        remainder = torch.zeros(stop - start, dtype=torch.float64, device=first.device)
         state = first if side == "a" else last  # the answer with no layer swapped
         for cut, previous in zip(cuts, [-1, *cuts], strict=False):
             _, answers = pair.patched(side, start, stop, {tap: values[tap] for tap in taps[: cut + 1]})
             after = answers["answer"].to(first)
             # From the output on, the way is walked backwards: with A's layers up to a cut, what lies behind it is B's.
             step = (state, after) if side == "a" else (after, state)
-            share, state = step_share(*step, first, last).cpu(), after
+            share, state = step_share(*step, first, last), after
             if names[cut] in layers and previous == cut - 1:
                 numbers[f"{order}/{names[cut]}"] = share
             else:
                 remainder = remainder + share
         step = (state, last) if side == "a" else (first, state)
-        share = step_share(*step, first, last).cpu()
+        share = step_share(*step, first, last)
         if output in layers:
             numbers[f"{order}/{output}"] = share
         else:
             remainder = remainder + share
         numbers[f"{order}/rest"] = remainder
-    return numbers
+    return landed(numbers)
 
 
 def singles(pair: RunPair, start: int, stop: int) -> dict[str, Tensor]:
@@ -184,5 +187,5 @@ def singles(pair: RunPair, start: int, stop: int) -> dict[str, Tensor]:
     numbers = {}
     for layer in alike:
         _, answers = pair.patched("a", start, stop, {layer.a: forced[layer.b]})
-        numbers[f"alone/{layer.name}"] = relative_difference(a_answers["answer"], answers["answer"]).cpu()
-    return numbers
+        numbers[f"alone/{layer.name}"] = relative_difference(a_answers["answer"], answers["answer"])
+    return landed(numbers)
