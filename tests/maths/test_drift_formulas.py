@@ -9,7 +9,7 @@ from scipy.linalg import orthogonal_procrustes
 from lisse.maths.drift import (
     aligned_difference,
     changed_decisions,
-    cosine,
+    cosine_of_norms,
     decomposition,
     floor_of,
     norms,
@@ -47,11 +47,13 @@ def test_relative_difference_of_vectors_and_of_the_tokens_that_count():
 
 def test_the_cosine_of_three_norms_sees_direction_alone():
     a, b = draw(6, 7), draw(6, 7, seed=1)
-    assert torch.allclose(cosine(a.norm(dim=1), (3 * a).norm(dim=1), (2 * a).norm(dim=1)), torch.ones(6).double())
+    assert torch.allclose(
+        cosine_of_norms(a.norm(dim=1), (3 * a).norm(dim=1), (2 * a).norm(dim=1)), torch.ones(6).double()
+    )
     expected = torch.nn.functional.cosine_similarity(a, b)
-    assert torch.allclose(cosine(a.norm(dim=1), b.norm(dim=1), (b - a).norm(dim=1)), expected)
+    assert torch.allclose(cosine_of_norms(a.norm(dim=1), b.norm(dim=1), (b - a).norm(dim=1)), expected)
     zero = torch.zeros(1)
-    assert cosine(zero, zero + 1, zero + 1).isnan().item()
+    assert cosine_of_norms(zero, zero + 1, zero + 1).isnan().item()
 
 
 def test_aligned_difference_is_that_of_scipy_and_sees_no_rotation_or_scale():

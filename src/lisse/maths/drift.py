@@ -59,7 +59,7 @@ def ratio(above: Tensor, below: Tensor) -> Tensor:
     return torch.where(above == 0, 0.0, above / below)
 
 
-def cosine(a: Tensor, b: Tensor, difference: Tensor) -> Tensor:
+def cosine_of_norms(a: Tensor, b: Tensor, difference: Tensor) -> Tensor:
     r"""Cosine of the angle between vectors of these norms and of this norm of their difference; NaN where one is 0.
 
     .. math:: \cos = \frac{\|a\|^2 + \|b\|^2 - \|b - a\|^2}{2 \|a\| \|b\|}

@@ -10,7 +10,7 @@ from torch import Tensor
 from lisse.instruments.drift.likeness import cloud_sums, likeness, token_distances
 from lisse.maths.drift import (
     changed_decisions,
-    cosine,
+    cosine_of_norms,
     decomposition,
     norms,
     prediction_divergence,
@@ -34,7 +34,7 @@ def landed(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Numbers in float64 on the CPU: one copy for each device, for the host waits for a device at every one."""
     values = {key: value.double() for key, value in numbers.items()}
     devices = {value.device for value in values.values()}
-    flat = {}
+    flat: dict[str, Tensor] = {}
     for device in devices:
         keys = [key for key, value in values.items() if value.device == device]
         joined = torch.cat([values[key].flatten() for key in keys]).cpu()
@@ -90,7 +90,7 @@ def _of_layer(
     b = b.to(a.device)
     size, other = norms(a, mask), norms(b, mask)
     drift = relative_difference(a, b, mask=mask)
-    numbers = {f"drift/{name}": drift, f"cosine/{name}": cosine(size, other, drift * size)}
+    numbers = {f"drift/{name}": drift, f"cosine/{name}": cosine_of_norms(size, other, drift * size)}
     if forced is not None:
         first, second = decomposition(a, b, forced.to(a.device))
         injected, inherited = (first, second) if live == "b" else (second, first)
