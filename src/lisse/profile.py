@@ -224,7 +224,9 @@ class Part:
 
     ``notes`` are plain sentences for a person (a skipped layer and the reason, a solver that did not converge).
     ``arrays`` hold what is no table (diagrams, histograms, filmstrips), keyed by name; ``charts`` say how to draw all.
-    A part that is not ``complete`` lacks what failed and may succeed another time: no cache keeps it.
+    A part of two networks names the one that this is ``beside``; ``finding`` is what it comes down to, in one sentence
+    for the first lines of a page. A part that is not ``complete`` lacks what failed and may succeed another time: no
+    cache keeps it.
     """
 
     instrument: str
@@ -234,6 +236,8 @@ class Part:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     charts: tuple[Chart, ...] = ()
+    beside: str = field(default="", kw_only=True)
+    finding: str = field(default="", kw_only=True)
     complete: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:

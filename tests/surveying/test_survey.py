@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from torch import nn
 
 import lisse
-from lisse.instruments import Robustness, Sensitivity, Stability, Topology
+from lisse.instruments import Drift, Robustness, Sensitivity, Stability, Topology
 from lisse.profile import Part, Quantity, Row
 from lisse.run import Instrument, Run
 from lisse.run.calibration import calibrated
@@ -206,6 +206,76 @@ def test_a_model_that_fails_leaves_the_others_unharmed(folder: Path) -> None:
     assert re.match(r"2 networks; topology, sensitivity\. This takes", next(e.say for e in events if e.say))
     assert [event.done for event in events if event.task == "survey" and not event.say] == [0, 1]
     assert {path.name[:6] for path in Path("kept").iterdir()} == {"broken", "sound-"}
+
+
+def many(n: int = 40) -> torch.Tensor:
+    return torch.randn(n, 3, generator=torch.Generator().manual_seed(0))
+
+
+def changed(scale: float = 1.1) -> nn.Module:
+    """:func:`net` with another last layer but one."""
+    model = net()
+    with torch.no_grad():
+        model[2].weight.mul_(scale)
+    return model
+
+
+@pytest.mark.parametrize("instruments", [None, [SMALL[1], Drift]])
+def test_two_networks_of_one_kind_are_put_beside_each_other(folder: Path, instruments: Any) -> None:
+    events: list[Any] = []
+    models = {"base": net(), "tuned": changed()}
+    options: dict[str, Any] = {"size": "quick", "starts": 0, "instruments": instruments, "progress": events.append}
+    base, tuned = lisse.survey(models, many(), **options, cache="done")
+    assert "drift" in next(event.say for event in events if event.say)
+    assert "drift" not in {part.instrument for part in base}
+    part = tuned["drift"]
+    assert part.beside == tuned.provenance["beside"]["name"] == "base"
+    assert part.finding == part.notes[0]
+    assert part.finding.startswith("tuned parts from base at 2")
+    alone = lisse.drift(net(), changed(), many(), instrument=Drift.sized("quick"), names=("base", "tuned"))
+    assert part.rows == alone["drift"].rows
+    (again,) = lisse.survey(models, many(), **options, cache="done")[1:]  # an interrupted survey goes on
+    assert again["drift"].rows == part.rows
+    assert tuned.provenance["forwards"]["patched"] > 0 == again.provenance["forwards"]["patched"]
+    spoken = lisse.verdict([base, tuned])
+    (sentence,) = [sentence for sentence in spoken if sentence.text == part.finding]
+    assert (sentence.topic, sentence.models) == ("overall", (0, 1))
+    assert sentence.rows
+    tuned.save("tuned.profile")
+    assert lisse.Profile.load("tuned.profile").parts == tuned.parts
+    page = lisse.report([base, tuned]).text
+    assert page.count("tuned parts from base") > 1
+    assert "made without the instrument" not in page
+
+
+def test_networks_that_are_not_of_one_kind_are_not(folder: Path) -> None:
+    torch.manual_seed(0)
+    other = nn.Sequential(nn.Linear(3, 9), nn.Tanh(), nn.Linear(9, 9), nn.Tanh(), nn.Linear(9, 2))
+    models = {"base": net(), "other": other, "tuned": changed()}
+    profiles = lisse.survey(models, many(), size="quick", instruments=[SMALL[1], Drift])
+    assert [[part.instrument for part in profile] for profile in profiles] == [
+        ["sensitivity"], ["sensitivity", "drift"], ["sensitivity", "drift"],
+    ]  # fmt: skip
+    assert not profiles[1]["drift"].rows
+    assert re.search("Not measured: . of . blocks of one stand for blocks of the other", profiles[1].notes[-1])
+    assert profiles[2]["drift"].beside == "base"
+    # Seeds of one training should not agree; and of one network alone there is nothing to say but that.
+    seeds = lisse.survey({"s1": net(), "s2": changed()}, many(), instruments=[SMALL[1], Drift], join={"s": "s?"})
+    assert [part.instrument for part in seeds[0]] == ["sensitivity"]
+    (alone,) = lisse.survey(net(), many(), instruments="drift")
+    assert "looks at 2 networks" in alone.notes[0]
+
+
+def test_a_pair_that_fails_leaves_its_networks_unharmed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: Drift, pair: Any) -> Part:
+        raise RuntimeError("the bridge")
+
+    monkeypatch.setattr(Drift, "part_of_pair", failing)
+    events: list[Any] = []
+    _, tuned = lisse.survey([net(), changed()], many(), instruments=[SMALL[1], Drift], progress=events.append)
+    assert tuned["sensitivity"].rows
+    assert tuned["drift"].notes == ("Failed: RuntimeError: the bridge",)
+    assert any(event.level == "warning" and "the bridge" in event.say for event in events)
 
 
 def test_an_interruption_keeps_what_is_finished(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

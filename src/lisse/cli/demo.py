@@ -148,7 +148,7 @@ def _instruments() -> list[Instrument]:
         Robustness: {"clean": None, "samples": 200, "distances": 200},
         Stability: {"samples": 1000},
     }
-    return [kind.sized("quick", **more.get(kind, {})) for kind in ALL if kind is not Sensitivity]
+    return [kind.sized("quick", **more.get(kind, {})) for kind in ALL if kind is not Sensitivity and kind.SIDES == 1]
 
 
 def _profiles(name: str, network: nn.Module, start: nn.Module, data: Dataset, seed: int, bar: Bar) -> list[Profile]:

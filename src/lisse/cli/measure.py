@@ -45,7 +45,7 @@ class Instruments(click.Group):
         """The names of all instruments."""
         from lisse.instruments import ALL
 
-        return [kind.__name__.lower() for kind in ALL]
+        return [kind.__name__.lower() for kind in ALL if kind.SIDES == 1]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         """The command of one instrument or of several, of lisse or of anybody (``package.module:Class``)."""
@@ -73,7 +73,7 @@ class Instruments(click.Group):
         from lisse.instruments import ALL
 
         with formatter.section("Instruments"):
-            formatter.write_dl([(kind.__name__.lower(), _summary(kind)) for kind in ALL])
+            formatter.write_dl([(kind.__name__.lower(), _summary(kind)) for kind in ALL if kind.SIDES == 1])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -21,7 +21,9 @@ _TAG = "$float"
 
 def part_to_json(part: Part, index: int, entries: ArrayEntries) -> dict[str, Any]:
     """A part as JSON; its arrays go into ``entries`` under the names they have in the zip."""
+    words = {"beside": part.beside, "finding": part.finding}  # only of parts of two networks
     return {
+        **{key: text for key, text in words.items() if text},
         "instrument": part.instrument,
         "options": free_to_json(part.options, f"options of {part.instrument}"),
         "quantities": [_declared_to_json(quantity) for quantity in part.quantities],
@@ -136,7 +138,8 @@ def only_arrays_from_json(document: Any, fetch: Fetch) -> dict[str, np.ndarray]:
 
 def _part_from_json(document: Any, index: int, fetch: Fetch) -> Part:
     where = f"part {index}"
-    _keys(document, where, {"instrument", "options", "quantities", "rows", "notes", "arrays"}, {"charts"})
+    needed, more = {"instrument", "options", "quantities", "rows", "notes", "arrays"}, {"charts", "beside", "finding"}
+    _keys(document, where, needed, more)
     quantities, charts = (_list(document.get(key, []), f"{where}: {key}") for key in ("quantities", "charts"))
     return Part(
         _text(document["instrument"], f"{where}: instrument"),
@@ -146,6 +149,8 @@ def _part_from_json(document: Any, index: int, fetch: Fetch) -> Part:
         _arrays_from_json(document["arrays"], index, fetch),
         _mapping(document["options"], f"{where}: options"),
         tuple(_declared_from_json(Chart, item, f"{where}: a chart") for item in charts),
+        beside=_text(document.get("beside", ""), f"{where}: beside"),
+        finding=_text(document.get("finding", ""), f"{where}: finding"),
     )
 
 

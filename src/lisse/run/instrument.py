@@ -88,6 +88,10 @@ class Instrument(abc.ABC):
         """Why this instrument cannot look at this run, in one plain sentence; ``None`` where it can."""
         return None
 
+    def fits_pair(self, pair: RunPair) -> str | None:
+        """Where ``SIDES`` is 2, why a survey has nothing to ask it about two networks; ``None`` where it has."""
+        return None
+
     def passes(self, run: Run) -> int:
         """How many samples its clean pass goes over: with those of the other instruments, what is worth sharing."""
         samples = getattr(self, "samples", 0)
@@ -136,10 +140,13 @@ class Instrument(abc.ABC):
         notes: Iterable[str] = (),
         arrays: Mapping[str, np.ndarray] | None = None,
         *,
+        finding: str = "",
         complete: bool = True,
     ) -> Part:
         """The part with these rows, and with the instrument's own quantities."""
-        return Part(self.name, tuple(rows), self.QUANTITIES, tuple(notes), arrays or {}, complete=complete)
+        return Part(
+            self.name, tuple(rows), self.QUANTITIES, tuple(notes), arrays or {}, finding=finding, complete=complete
+        )
 
     def measure(
         self,

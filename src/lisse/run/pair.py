@@ -313,7 +313,7 @@ def profile_of_pair(
             raise ValueError(
                 f"measure: instruments must be for two networks, got {instrument.name}. Measure each network by it."
             )
-        parts.append(with_options(instrument, instrument.part_of_pair(pair)))
+        parts.append(replace(with_options(instrument, instrument.part_of_pair(pair)), beside=pair.names[0]))
     about = provenance_of(pair.b, name, time.perf_counter() - clock)
     beside = provenance_of(pair.a, None, 0.0)
     about["beside"] = {"name": pair.names[0], **{key: beside[key] for key in ("model", "data", "layers", "device")}}

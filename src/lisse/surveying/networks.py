@@ -27,6 +27,7 @@ from lisse.run.accuracy import measured_score
 from lisse.run.cache import Cache, default_cache
 from lisse.run.calibration import CALIBRATION, calibrated
 from lisse.run.instrument import distinct_instruments
+from lisse.run.pair import RunPair, profile_of_pair
 from lisse.surveying.beside import at_start, seconds_per_sample, with_pictures, zoo_architecture
 from lisse.taps import tracking_norms
 
@@ -65,6 +66,8 @@ def survey(
     mapping from names to these. ``data`` is a spec of :func:`~lisse.load_data`, which takes ``split`` and ``limit``, or
     anything that :func:`~lisse.measure` takes. ``instruments`` are kinds, taken at ``size`` (``quick``, ``usual``,
     ``full``), instruments, taken as they are, or names (``"topology,my.module:Silence"``); without any, all of lisse's.
+    Those that look at two networks are given each model beside the first before it that they have something to say of
+    (most blocks of one stand for blocks of the other, for one), and their parts are in its profile.
 
     A profile says in its provenance how often the model is right (``score``), and is followed by those of the same
     architecture with random weights (``reference``), where the network is of the zoo: ``starts`` of them; ``None``
@@ -89,6 +92,8 @@ def survey(
         starts=starts,
         instruments=distinct,
         sized=sized,
+        asked_for=instruments is not None,
+        seeds=set(groups),
         data=data if data is None or isinstance(data, str) else as_dataset(data),
         data_options={"split": split, "limit": limit, "seed": seed},
         run_options={
@@ -114,7 +119,10 @@ def survey(
 
 @dataclass
 class _Network:
-    """A model that was loaded and tried out, and what is to be measured of it. A page calls it ``title``."""
+    """A model that was loaded and tried out, and what is to be measured of it. A page calls it ``title``.
+
+    ``pairs`` are measured of it and of the network ``beside`` it; ``alone`` says why others are not.
+    """
 
     title: str
     name: str
@@ -123,6 +131,9 @@ class _Network:
     random: bool
     starts: int
     seconds: float
+    beside: str | None = None
+    pairs: list[Instrument] = field(default_factory=list)
+    alone: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -133,6 +144,8 @@ class _Work:
     starts: int | None
     instruments: list[Instrument]
     sized: set[str]  # those of them that are as large as the size says, and not as they were given
+    asked_for: bool  # whether somebody has asked for these
+    seeds: set[str]  # models of groups: seeds of one training are no two networks that should agree
     data: str | Dataset | None
     data_options: dict[str, Any]
     run_options: dict[str, Any]
@@ -141,7 +154,7 @@ class _Work:
     cache: Cache | None
     progress: Listener | None
     networks: dict[str, _Network] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)  # of networks that are not measured yet: then they are let go
+    runs: dict[str, Run] = field(default_factory=dict)  # until nothing more is to be measured of a network
     datasets: list[tuple[Any, Dataset]] = field(default_factory=list)  # by tokenizer
     finished: int = 0
 
@@ -156,10 +169,13 @@ class _Work:
         if self.networks:
             self._announce()
         try:
-            return {
-                key: [model] if isinstance(model, Profile) else self._measured(self.networks[key], self.runs.pop(key))
-                for key, model in models.items()
-            }
+            profiles = {}
+            for key, model in models.items():
+                profiles[key] = [model] if isinstance(model, Profile) else self._measured(key)
+                later = [network.beside for other, network in self.networks.items() if other not in profiles]
+                for finished in [key for key in self.runs if key in profiles and key not in later]:
+                    del self.runs[finished]
+            return profiles
         except KeyboardInterrupt:
             if self.cache is not None:
                 self._say(f"what is finished is kept in {self.cache.folder}: the same command goes on.")
@@ -187,7 +203,10 @@ class _Work:
             for_few(instrument, len(data)) if self.size != "full" and instrument.name in self.sized else instrument
             for instrument in self.instruments
         ]
-        fits = [instrument for instrument in instruments if instrument.fits(run) is None]
+        pairs = [instrument for instrument in instruments if instrument.SIDES == 2]
+        # Where nothing else was asked for, they say themselves why there is nothing of one network.
+        instruments = [instrument for instrument in instruments if instrument.SIDES == 1] or pairs
+        fits = [instrument for instrument in instruments if instrument.SIDES == 1 and instrument.fits(run) is None]
         costs = {instrument.name: instrument.seconds(per_sample, len(run.taps), len(data)) for instrument in fits}
         again = [costs[instrument.name] for instrument in fits if instrument.AT_START]
         # Beside random weights other random weights say little, unless somebody asks for them.
@@ -195,8 +214,24 @@ class _Work:
         starts = starts if again and zoo_architecture(run.model) else 0
         seconds = sum(costs.values()) + run.take(SCORED[self.size]) * per_sample
         seconds += starts * (sum(again) + CALIBRATION * per_sample)
+        network = _Network(key, _name(run.model), instruments, fits, random, starts, seconds)
+        self._put_beside(key, network, run, pairs)
+        network.seconds += sum(item.seconds(per_sample, len(run.taps), len(data)) for item in network.pairs)
         self.runs[key] = run
-        return _Network(key, _name(run.model), instruments, fits, random, starts, seconds)
+        return network
+
+    def _put_beside(self, key: str, network: _Network, run: Run, instruments: Sequence[Instrument]) -> None:
+        """The first network before this one that instruments for two have something to say of."""
+        earlier = [] if key in self.seeds else [other for other in self.runs if other not in self.seeds]
+        for other in earlier:
+            pair = RunPair(self.runs[other], run)
+            reasons = {item.name: item.fits_pair(pair) for item in instruments}
+            if self.asked_for:  # what nobody asked for is not missed
+                network.alone |= {name: reason for name, reason in reasons.items() if reason is not None}
+            network.pairs = [item for item in instruments if reasons[item.name] is None]
+            if network.pairs:
+                network.beside = other
+                return
 
     def _data_for(self, model: nn.Module) -> Dataset:
         """The data, read once; text once for every tokenizer."""
@@ -225,7 +260,7 @@ class _Work:
 
     def _announce(self) -> None:
         """What will be measured, and what it will take."""
-        fitting = {instrument.name for network in self.networks.values() for instrument in network.fits}
+        fitting = {item.name for network in self.networks.values() for item in (*network.fits, *network.pairs)}
         names = ", ".join(instrument.name for instrument in self.instruments if instrument.name in fitting)
         count, total = len(self.networks), self._total()
         start = f", {total - count} of them with random weights" if total > count else ""
@@ -235,7 +270,8 @@ class _Work:
             f"This takes {seconds}, less where work is found done."
         )
 
-    def _measured(self, network: _Network, run: Run) -> list[Profile]:
+    def _measured(self, key: str) -> list[Profile]:
+        network, run = self.networks[key], self.runs[key]
         profile = self._profile(run, network.instruments, network.title)
         notes: dict[str, list[str]] = {item.name: [] for item in network.instruments}
         for item in network.instruments:
@@ -252,8 +288,27 @@ class _Work:
         except Exception as failure:
             self._say(f"accuracy was not counted: {failure}", level="warning")
             error = None
-        profile = self._filed(profile if error is None else _with(profile, score=error))
+        profile = profile if error is None else _with(profile, score=error)
+        profile = self._filed(self._with_pair(key, network, profile))
         return [profile, *self._references(network, run, profile)]
+
+    def _with_pair(self, key: str, network: _Network, profile: Profile) -> Profile:
+        """The profile with what instruments for two networks find of it and the one that it stands beside."""
+        parts = {part.instrument: part for part in profile.parts}
+        if not any(key == other.beside for other in self.networks.values()):  # else they are in the other's profile
+            parts |= {name: Part(name, notes=(f"Not measured: {reason}",)) for name, reason in network.alone.items()}
+        about: dict[str, Any] = {}
+        for item in network.pairs:
+            names = (self.networks[str(network.beside)].title, network.title)
+            try:
+                both = profile_of_pair(RunPair(self.runs[str(network.beside)], self.runs[key], names), item)
+                parts[item.name] = both.parts[0]
+                about = {name: both.provenance[name] for name in ("beside", "forwards")}
+            except Exception as error:  # as where one of them fails alone: the rest still comes, and this is said
+                self._say(f"{item.name} of {names[1]} beside {names[0]} failed: {error}", level="warning")
+                note = f"Failed: {type(error).__name__}: {error}"
+                parts[item.name] = Part(item.name, notes=(note,), options=options_of(item), complete=False)
+        return _with(dataclasses.replace(profile, parts=tuple(parts.values())), **about)
 
     def _references(self, network: _Network, run: Run, profile: Profile) -> Iterator[Profile]:
         """The profiles of networks with random weights beside a model."""

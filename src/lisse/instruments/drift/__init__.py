@@ -46,6 +46,9 @@ CLOUDS: tuple[tuple[str, str, dict[str, Value]], ...] = (
 )
 
 
+_NO_BLOCKS = ("input", "stem", "output")
+
+
 @dataclass(frozen=True)
 class Drift(Instrument):
     """Two networks beside each other: what each layer adds to their difference and what it inherits, above noise.
@@ -158,6 +161,17 @@ class Drift(Instrument):
         """Three forwards of each sample, six of each for noise, and two per layer that parts."""
         return per_sample * (3 * min(self.samples, n) + 6 * min(self.noise, n) + 2 * layers * min(self.swaps, n))
 
+    def fits_pair(self, pair: RunPair) -> str | None:
+        """Most blocks of one must stand for blocks of the other, of the same shapes, and both read the same."""
+        data = [run.data.tensor_fingerprint() for run in (pair.a, pair.b)]
+        if data[0] != data[1]:
+            return "the two read the same text as other tokens, so that no layer can be compared with another."
+        counts = [len([tap for tap in run.taps if tap.role not in _NO_BLOCKS]) for run in (pair.a, pair.b)]
+        alike = len([layer for layer in pair.alike if layer.role not in _NO_BLOCKS])
+        if 2 * alike > max(counts):
+            return None
+        return f"{alike} of {max(counts)} blocks of one stand for blocks of the other: too few to say where they part."
+
     def part(self, run: Run) -> Part:
         """One network is no pair: see :meth:`part_of_pair`."""
         return self.part_of((), ["It looks at two networks beside each other."])
@@ -196,7 +210,8 @@ class Drift(Instrument):
         drift = next((row for row in rows if row.quantity == "drift" and row.layer == pair.output), None)
         order = [quantity.name for quantity in self.QUANTITIES]
         rows.sort(key=lambda row: order.index(row.quantity))
-        return self.part_of(rows, [sentence(pair.names, finding, share, drift), *dict.fromkeys(notes)])
+        words = sentence(pair.names, finding, share, drift)
+        return self.part_of(rows, [words, *dict.fromkeys(notes)], finding=words)
 
     def _attention_rows(self, pair: RunPair) -> list[Row]:
         """How attention differs, layer by layer, of a few samples; nothing where there is none to see."""

@@ -17,7 +17,7 @@ from lisse.reporting.page.comparisons import Comparison, ModelPair, compare_pair
 from lisse.reporting.page.entries import Entries, Entry, PageModel, entries_of
 from lisse.reporting.page.headline import heading_entry, page_headings, roles
 from lisse.reporting.page.models import about
-from lisse.reporting.page.sentence import TOPICS, Sentence, entry_text, listed
+from lisse.reporting.page.sentence import TOPICS, Sentence, Topic, entry_text, listed
 from lisse.reporting.page.summary import needed_words, summary
 
 # Why a number does not tell two models apart.
@@ -48,9 +48,28 @@ def verdict(profiles: Profile | Iterable[Profile] | Entries) -> list[Sentence]:
     sentences += [sentence for model in entries.models for sentence in about(entries, model)]
     answers = [sentence for sentence in sentences if sentence.topic == "pair"]
     sentences += summary(entries, list(itertools.chain(*compared.values())), answers)
+    sentences += _findings(entries)
     if len(answers) == 1:  # two models: what tells them apart is the first line
         sentences.remove(answers[0])
     return sorted(sentences, key=lambda sentence: TOPICS.index(sentence.topic))
+
+
+def _findings(entries: Entries) -> list[Sentence]:
+    """What instruments for two networks say in one sentence; of one pair it stands among the first lines."""
+    parts = [(model, part) for model in entries.models for part in model.profile.parts if part.finding]
+    sentences = []
+    for model, part in parts:
+        drawn = {line.quantity for chart in part.charts if chart.lead for panel in chart.panels for line in panel.lines}
+        rows = [
+            entry.index
+            for entry in entries.rows
+            if (entry.model, entry.instrument, entry.initial) == (model.index, part.instrument, False)
+            and (not drawn or entry.row.quantity in drawn)
+        ]
+        models = [other.index for other in entries.models if other is model or other.name == part.beside]
+        topic: Topic = "overall" if len(parts) == 1 else "pair"
+        sentences.append(Sentence(part.finding, tuple(rows), topic, tuple(models), part.instrument))
+    return sentences
 
 
 def _indices(pair: ModelPair) -> tuple[int, int]:

@@ -62,6 +62,7 @@ def facts_of(entries: Entries, instrument: str, rows: Sequence[Entry]) -> tuple[
             facts.append("lowest to highest of the networks")
     else:
         facts.append("no interval")
+    facts += [f"beside {name}" for name in dict.fromkeys(part.beside for _, part in entries.parts(instrument)) if name]
     coordinates: dict[str, set[str]] = {}
     for row in trained:
         for key, value in row.at.items():
@@ -78,8 +79,9 @@ def notes_of(entries: Entries, instrument: str) -> tuple[Note, ...]:
         silent = () if part.rows else ("Not measured: the instrument gave no rows and no reason.",)
         for note in part.notes or silent:
             models.setdefault(note, []).append(model.name)
+    pairs = any(part.beside for _, part in entries.parts(instrument))  # not every network need be in one
     for model in entries.models:
-        if model.index not in measured:
+        if model.index not in measured and not pairs:
             models.setdefault("Not measured: this profile was made without the instrument.", []).append(model.name)
     return tuple(Note(tuple(names), note, _level(note)) for note, names in models.items())
 
