@@ -142,7 +142,7 @@ def verified(
     missing = [name for name in before if name not in after]
     if missing:
         says.append(f"{len(missing)} of {len(before)} numbers are not there now, the first is {missing[0]}.")
-    gaps = {name: _gap(before[name], after[name]) for name in before if name in after}
+    gaps = {name: relative_gap(before[name], after[name]) for name in before if name in after}
     moved = {name: gap for name, gap in gaps.items() if gap > 10.0 ** (1 - digits)}
     for name, gap in sorted(moved.items(), key=lambda item: -item[1])[:5]:
         says.append(f"{name}: {before[name]:.9g} before, {after[name]:.9g} now ({gap:.1e} of it).")
@@ -167,7 +167,8 @@ def all_numbers(profile: Profile) -> dict[str, float]:
     }
 
 
-def _gap(a: float, b: float) -> float:
+def relative_gap(a: float, b: float) -> float:
+    """|a − b| / max(|a|, |b|); 0 where both are not a number, infinite where one of them is not finite."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return 0.0
     if not (math.isfinite(a) and math.isfinite(b)):
