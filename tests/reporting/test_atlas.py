@@ -144,6 +144,19 @@ def test_what_a_number_is_worth_is_asked_within_a_family_and_a_setting():
     assert worths([*family(20), *failed], words)[0].n == 20
     other = worths(family(20), words, lambda row: 3.0 if row.error else None)
     assert math.isnan(float(other[0].power.skill.value))
+    shaken = [dataclasses.replace(row, error=(row.error[0] ** 2, 0, 1, 9)) for row in family(20)]
+    assert worths(shaken, words) == worths(shaken[::-1], words)  # intervals too: rows come in any order
+
+
+def test_rows_of_one_network_are_one_network(tmp_path):
+    for name, weights, seed in (("a", "v", 0), ("a", "v", 1), ("b", "w", 0)):
+        profile = measured(name, weights=weights)
+        profile = dataclasses.replace(profile, provenance=profile.provenance | {"seed": seed})
+        profile.save(tmp_path / "p" / f"{name}{seed}.profile")
+    page = atlas(tmp_path / "p", tmp_path / "a.html", reports=False).read_text()
+    assert "3 rows of 2 networks in 2 families." in page
+    (tmp_path / "p" / "a1.profile").unlink()
+    assert ">2 rows in 2 families." in atlas(tmp_path / "p", tmp_path / "a.html", reports=False).read_text()
 
 
 def table(tmp_path, **row):

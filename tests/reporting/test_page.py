@@ -322,7 +322,7 @@ def test_formulas_become_mathml(latex, words):
     ("value", "text"),
     [(0.23125, "0.231"), (12345.0, "12,345"), (0.0, "0"), (1e-7, "1·10⁻⁷"), (-2.5e9, "−2.5·10⁹"), (math.inf, "∞"),
      (math.nan, "no value"),
-     (0.99999, "1"), (100.0, "100"), (None, "")],
+     (0.99999, "1"), (100.0, "100"), (None, ""), (5e-324, "4.94·10⁻³²⁴"), (-1.7976931348623157e308, "−1.8·10³⁰⁸")],
 )  # fmt: skip
 def test_numbers_are_short(value, text):
     assert short_number(value) == text

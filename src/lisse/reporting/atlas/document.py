@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
-
-import lisse
 from lisse.profile import Profile
 from lisse.profile_file import writing
 from lisse.progress import Event, Listener
@@ -25,7 +16,7 @@ from lisse.reporting.atlas.rows import AtlasRow, Words, atlas_rows, save_atlas
 from lisse.reporting.atlas.worth import outcomes, worths
 from lisse.reporting.page.axis import short_number
 from lisse.reporting.page.document import report
-from lisse.reporting.page.entries import DARK, LIGHT
+from lisse.reporting.page.frame import brief, framed
 
 
 def atlas(
@@ -80,36 +71,38 @@ def _atlas_text(
     title: str,
     complaints: Sequence[str],
 ) -> str:
+    order = list(dict.fromkeys(row.family for row in rows))
+    rows = sorted(rows, key=lambda row: (order.index(row.family), row.name, row.seed))
     labels = list(dict.fromkeys(label for row in rows for label in row.numbers))
     families = list(dict.fromkeys(row.family for row in rows))
+    datasets = sorted({row.data for row in rows})
     settings = {setting: f"{index + 1}" for index, setting in enumerate(dict.fromkeys(row.setting for row in rows))}
-    script = _template("atlas.js")
     numbers = ["test error", *labels, "parameters"]
     points = {
-        "names": [row.name for row in rows],
-        "families": families,
+        "names": [brief(row.name) for row in rows],
+        "families": list(map(brief, families)),
         "family": [families.index(row.family) for row in rows],
-        "numbers": numbers,
+        "numbers": list(map(brief, numbers)),
+        "data": [datasets.index(row.data) for row in rows],
+        "setting": [list(settings).index(row.setting) for row in rows],
         "values": [[_number(row, name) for name in numbers] for row in rows],
     }
-    return _atlas_environment().get_template("atlas.html").render(
-        title=title,
+    return framed(
+        "atlas/atlas",
+        title=brief(title),
         labels=[(label, words.get(label, {}).get("says", "")) for label in labels],
         rows=[_line(row, index, families, labels, links, settings) for index, row in enumerate(rows)],
         families=families,
-        datasets=sorted({row.data for row in rows}),
+        datasets=datasets,
+        networks=len({row.weights or row.key for row in rows}),
         settings=settings,
         versions=Counter(row.version for row in rows if row.version).most_common(),
         failed=sum(bool(row.reason) for row in rows),
         worth=_worth_lines(rows, words),
         outcomes=list(outcomes(words)),
         complaints=complaints,
-        colours=[(index, LIGHT[index % len(LIGHT)], DARK[index % len(DARK)]) for index in range(len(families))],
-        data=_script_json(points),
-        style=Markup(_template("atlas.css")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        version=lisse.__version__,
+        colours=len(families),
+        data=points,
     )  # fmt: skip
 
 
@@ -146,14 +139,14 @@ def _cell(number: Sequence[float | None] | None, n: int) -> dict[str, Any]:
 
 
 def _number(row: AtlasRow, name: str) -> float | None:
-    """A number that can be drawn."""
+    """A number that can be drawn: the span of two of them is one as well."""
     if name == "test error":
         value = row.error[0] if row.error else None
     elif name == "parameters":
         value = row.parameters
     else:
         value = row.numbers[name][0] if name in row.numbers else None
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+    return float(f"{value:.6g}") if value is not None and abs(value) < 1e300 else None
 
 
 def _worth_lines(rows: Sequence[AtlasRow], words: Words) -> list[dict[str, Any]]:
@@ -187,23 +180,3 @@ def _worth_lines(rows: Sequence[AtlasRow], words: Words) -> list[dict[str, Any]]
 def _interval_text(interval: Any) -> str:
     value, low, high = (f"{float(end):.2f}" for end in (interval.value, interval.low, interval.high))
     return f"{value} [{low}, {high}]"
-
-
-def _script_json(document: Mapping[str, Any]) -> Markup:
-    """JSON inside a script element: nothing in it can end the element or begin another."""
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&\u2028\u2029":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(text)
-
-
-@functools.cache
-def _atlas_environment() -> Environment:
-    return Environment(
-        autoescape=True, loader=FunctionLoader(_template), undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-
-
-def _template(name: str) -> str:
-    return files("lisse.reporting.atlas").joinpath("templates", name).read_text("utf-8")

@@ -63,7 +63,7 @@ def worths(
     has no logarithm, are left out, and ``n`` says how many there are. Seeds of one recipe are one group.
     """
     families: dict[tuple[str, str], list[AtlasRow]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.key):  # draws of the bootstrap do not depend on who comes first
         if not row.reason:
             families.setdefault((row.family, row.setting), []).append(row)
     results = []

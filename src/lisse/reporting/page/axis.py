@@ -63,24 +63,28 @@ def short_number(value: float | None, digits: int = 3) -> str:
         return "∞" if value > 0 else "−∞"
     if value == 0:
         return "0"
-    exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
+    mantissa, exponent = _scientific(value, digits)
     if -4 <= exponent < 6:
         decimals = max(0, digits - 1 - exponent)
         text = f"{value:,.{decimals}f}"
         if decimals and "." in text:
             text = text.rstrip("0").rstrip(".")
         return text.replace("-", "−")
-    mantissa = f"{value / 10.0**exponent:.{digits - 1}f}".rstrip("0").rstrip(".").replace("-", "−")
-    return f"{mantissa}·10{str(exponent).translate(_SUPERSCRIPT)}"
+    return f"{mantissa:.{digits}g}·10{str(exponent).translate(_SUPERSCRIPT)}".replace("-", "−")
+
+
+def _scientific(value: float, digits: int) -> tuple[float, int]:
+    """The ``a`` and ``b`` of a·10ᵇ, rounded to so many digits; of the smallest and the largest numbers as well."""
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    return float(mantissa), int(exponent)
 
 
 def tick_label(value: float) -> str:
     """A tick's number, shorter than :func:`short_number`."""
     if value == 0:
         return "0"
-    exponent = math.floor(math.log10(abs(value)) + 1e-9)
+    mantissa, exponent = _scientific(value, 9)
     if exponent >= 5 or exponent <= -4:
-        mantissa = value / 10.0**exponent
         power = f"10{str(exponent).translate(_SUPERSCRIPT)}"
         return power if abs(mantissa - 1) < 1e-6 else f"{mantissa:.3g}·{power}"
     return f"{value:,.6g}".replace("-", "−")

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, overload
-
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
 
 import lisse
 from lisse.profile import Profile
 from lisse.profile_file import number_to_json, writing
 from lisse.reporting.kinds import KINDS
 from lisse.reporting.page.axis import short_number
-from lisse.reporting.page.entries import DARK, DASHES, LIGHT, Entries, Entry, PageModel, entries_of
+from lisse.reporting.page.entries import DASHES, Entries, Entry, PageModel, entries_of
+from lisse.reporting.page.frame import framed
 from lisse.reporting.page.headline import Heading, heading_entry, page_headings, standing_layer
 from lisse.reporting.page.peers import among_peers, test_error
 from lisse.reporting.page.pictures import diagram_svg, diagrams, has_diagrams, image_strips
@@ -100,14 +94,13 @@ def page(
 ) -> str:
     """The page as text."""
     entries = entries_of(profiles)
-    script = _text("page.js")
     shapes = diagrams(entries)
     spoken = verdict(entries) if sentences is None else sentences
-    document = _environment().get_template("page.html").render(
+    document = framed(
+        "page/page",
         title=title or _title(entries),
         models=[_model(model) for model in entries.models],
-        colours=[(model.index, LIGHT[model.index % len(LIGHT)], DARK[model.index % len(DARK)])
-                 for model in entries.models],
+        colours=len(entries.models),
         has_initial=any(model.initial for model in entries.models),
         overall=[sentence for sentence in spoken if sentence.topic in TOP],
         folds=[(title, [sentence for sentence in spoken if sentence.topic in topics]) for title, topics in FOLDS],
@@ -115,11 +108,7 @@ def page(
         peers=among_peers(entries),
         sections=[_section(entries, name) for name in entries.instruments],
         shapes=_shapes(entries, shapes),
-        data=_embedded({**_data(entries, spoken), "diagrams": shapes}),
-        style=Markup(_text("page.css")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode(),
-        version=lisse.__version__,
+        data={**_data(entries, spoken), "diagrams": shapes},
         cell=_cell,
         anchor=identifier,
         dashes=lambda index: DASHES[index % len(DASHES)],
@@ -295,43 +284,3 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
-
-
-def _embedded(document: Mapping[str, Any]) -> Markup:
-    """JSON inside a script element: nothing in it can end the element or begin another."""
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&\u2028\u2029":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(text)
-
-
-@functools.cache
-def _papers() -> dict[str, str]:
-    return json.loads(_text("papers.json"))
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        autoescape=True, loader=FunctionLoader(_text), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"cited": _cited, "truncated": _truncated}
-    return environment
-
-
-def _cited(reference: str) -> Markup:
-    """``[petrini2021] eq. 4`` with the paper's authors, title and year in full."""
-    key, _, equation = reference.partition("]")
-    paper = _papers().get(key.lstrip("["))
-    if paper is None:
-        return Markup("{}").format(reference)
-    return Markup("{}{}").format(paper, f", {equation.strip()}" if equation.strip() else "")
-
-
-def _truncated(words: list[str], most: int = 6) -> str:
-    """A list of names, cut where it grows long."""
-    return ", ".join(words) if len(words) <= most else ", ".join(words[:most]) + ", …"
-
-
-def _text(name: str) -> str:
-    return files("lisse.reporting.page").joinpath("templates", name).read_text("utf-8")

@@ -11,12 +11,10 @@
   // --- the table: what is looked for, and in which order
   const filter = () => {
     const wanted = byId("words").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const choices = [[1, byId("family").value], [2, byId("data-set").value]];
-    const columns = Array.from(byId("table").tHead.rows[0].cells);
-    choices.push([columns.length - 4, byId("setting").value]);
-    shown = lines.map((line, index) =>
+    const choices = [[data.family, byId("family").value], [data.data, byId("data-set").value], [data.setting, byId("setting").value]];
+    shown = lines.map((_, index) =>
       wanted.every((word) => words[index].includes(word)) &&
-      choices.every(([column, value]) => !value || line.cells[column].textContent === value) &&
+      choices.every(([column, value]) => value === "" || column[index] === Number(value)) &&
       !hidden.has(data.family[index]));
     lines.forEach((line, index) => { line.hidden = !shown[index]; });
     const count = shown.filter(Boolean).length;
@@ -46,7 +44,6 @@
 
   // --- the plane
   const svg = byId("scatter");
-  const box = { left: 70, right: 745, top: 14, bottom: 372 };
   const make = (name, attributes, text) => {
     const node = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [attribute, value] of Object.entries(attributes)) node.setAttribute(attribute, value);
@@ -57,24 +54,33 @@
     const size = Math.abs(value);
     return size !== 0 && (size < 0.001 || size >= 1e5) ? value.toExponential(1) : String(Number(value.toPrecision(3)));
   };
+  const steps = (low, high) => {
+    const rough = (high - low) / 7, power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+    const ticks = [];
+    for (let index = Math.ceil(low / step); index * step <= high; index += 1) ticks.push(index * step);
+    return ticks;
+  };
+  const decades = (low, high) => {  // of logarithms: 1, 10, 100, …, and 2 and 5 times them where there is room
+    const every = Math.ceil((high - low) / 7), ticks = [];
+    for (let power = Math.floor(low); power <= high; power += every) {
+      for (const factor of high - low < 3 ? [1, 2, 5] : [1]) ticks.push(factor * 10 ** power);
+    }
+    return ticks.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
+  };
   const axis = (values, log) => {
     const turned = values.map((value) => (log ? Math.log10(value) : value));
     let low = Math.min(...turned), high = Math.max(...turned);
-    if (!(high > low)) { low -= 0.5; high += 0.5; }
+    if (!(high > low)) { const half = log ? 0.5 : 0.5 * Math.max(1, Math.abs(low)); low -= half; high += half; }
     const room = 0.04 * (high - low);
     low -= room; high += room;
-    let ticks = Array.from({ length: 5 }, (_, index) => low + ((index + 0.5) * (high - low)) / 5);
-    if (!log) {
-      const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
-      const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
-      ticks = [];
-      for (let index = Math.ceil(low / step); index * step <= high; index += 1) ticks.push(index * step);
-    }
     return { share: (value) => ((log ? Math.log10(value) : value) - low) / (high - low),
-             ticks: ticks.map((value) => (log ? 10 ** value : value)) };
+             ticks: !log ? steps(low, high) : high - low < 1 ? steps(10 ** low, 10 ** high) : decades(low, high) };
   };
   const draw = () => {
-    const [across, up] = [byId("across").value, byId("up").value].map((name) => data.numbers.indexOf(name));
+    const width = Math.max(300, svg.clientWidth), height = Math.min(440, Math.max(300, 0.55 * width));  // letters keep their size
+    const box = { left: 60, right: width - 14, top: 22, bottom: height - 44 };
+    const [across, up] = [byId("across").value, byId("up").value].map(Number);
     const [logX, logY] = [byId("log-across").checked, byId("log-up").checked];
     const can = (value, log) => value !== null && (!log || value > 0);
     const points = [];
@@ -82,7 +88,8 @@
       if (shown[index] && can(row[across], logX) && can(row[up], logY)) points.push([row[across], row[up], index]);
     });
     svg.replaceChildren();
-    byId("drawn").textContent = `${points.length} networks that have both numbers${logX || logY ? " above 0" : ""}.`;
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    byId("drawn").textContent = `${points.length} rows that have both numbers${logX || logY ? " above 0" : ""}.`;
     if (!points.length) return;
     const x = axis(points.map(([value]) => value), logX), y = axis(points.map(([, value]) => value), logY);
     const at = (a, b) => [box.left + x.share(a) * (box.right - box.left), box.bottom - y.share(b) * (box.bottom - box.top)];
@@ -92,15 +99,15 @@
       svg.append(make("text", { x: left, y: box.bottom + 18, "text-anchor": "middle" }, label(value)));
     }
     for (const value of y.ticks) {
-      const height = box.bottom - y.share(value) * (box.bottom - box.top);
-      svg.append(make("path", { d: `M${box.left} ${height}H${box.right}`, class: "grid" }));
-      svg.append(make("text", { x: box.left - 8, y: height + 4, "text-anchor": "end" }, label(value)));
+      const level = box.bottom - y.share(value) * (box.bottom - box.top);
+      svg.append(make("path", { d: `M${box.left} ${level}H${box.right}`, class: "grid" }));
+      svg.append(make("text", { x: box.left - 8, y: level + 4, "text-anchor": "end" }, label(value)));
     }
-    svg.append(make("text", { x: (box.left + box.right) / 2, y: 410, "text-anchor": "middle" }, byId("across").value + (logX ? " · log axis" : "")));
-    svg.append(make("text", { x: 4, y: 11 }, byId("up").value + (logY ? " · log axis" : "")));
+    svg.append(make("text", { x: (box.left + box.right) / 2, y: height - 8, "text-anchor": "middle" }, data.numbers[across] + (logX ? " · log axis" : "")));
+    svg.append(make("text", { x: 4, y: 12 }, data.numbers[up] + (logY ? " · log axis" : "")));
     for (const [a, b, index] of points) {
       const [cx, cy] = at(a, b);
-      const dot = make("circle", { cx, cy, r: 4.5, class: `f${data.family[index]}`, "data-index": index });
+      const dot = make("circle", { cx, cy, r: 4.5, class: `m${data.family[index]}`, "data-index": index });
       dot.append(make("title", {}, `${data.names[index]} (${data.families[data.family[index]]}): ${label(a)}, ${label(b)}`));
       svg.append(dot);
     }
@@ -114,13 +121,13 @@
     lines[index].scrollIntoView({ block: "center" });
   });
   for (const id of ["across", "up"]) {
-    for (const name of data.numbers) byId(id).append(new Option(name, name));
+    data.numbers.forEach((name, index) => byId(id).append(new Option(name, index)));
     byId(id).addEventListener("change", draw);
   }
   const measured = data.numbers.map((_, column) => data.values.filter((row) => row[column] !== null).length);
   const first = data.numbers.findIndex((name, column) => column > 0 && measured[column] > 0);
-  byId("across").value = data.numbers[Math.max(first, 0)];
-  byId("up").value = measured[0] ? data.numbers[0] : data.numbers[data.numbers.length - 1];
+  byId("across").value = Math.max(first, 0);
+  byId("up").value = measured[0] ? 0 : data.numbers.length - 1;
   for (const id of ["log-across", "log-up"]) byId(id).addEventListener("change", draw);
   for (const chip of document.querySelectorAll(".chip")) {
     chip.addEventListener("click", () => {
@@ -132,5 +139,6 @@
   }
   byId("words").addEventListener("input", filter);
   for (const id of ["family", "data-set", "setting"]) byId(id).addEventListener("change", filter);
+  window.addEventListener("resize", draw);
   draw();
 })();
