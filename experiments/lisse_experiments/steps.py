@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from lisse.progress import Event, Listener
 
@@ -65,3 +66,12 @@ class Steps:
     def _pass(self, event: Event) -> None:
         if self.listener is not None:
             self.listener(event)
+
+
+def busy_seconds(spans: Iterable[tuple[float, float]]) -> float:
+    """How long at least one piece of work was done: the length of the union of their spans, begin and end each."""
+    total, reach = 0.0, -math.inf
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reach))
+        reach = max(reach, end)
+    return total

@@ -26,7 +26,6 @@ from lisse_experiments.diffeomorphisms.result import (
     R,
     Result,
     Results,
-    busy_seconds,
     keep_result,
     level,
     local_slope,
@@ -504,12 +503,6 @@ def test_a_result_is_kept_for_its_request_alone(tmp_path):
     lost = Result(first.job, 1.0, 1000, {})
     keep_result(lost, tmp_path, {})
     assert stored_result(first.job, tmp_path, {}).diverged
-
-
-def test_time_on_the_clock_is_counted_once():
-    spans = [(0.0, 10.0), (2.0, 5.0), (8.0, 12.0), (100.0, 101.5)]
-    assert busy_seconds([dataclasses.replace(result("a", 0, 1.0, 0.1), span=span) for span in spans]) == 13.5
-    assert busy_seconds([]) == 0
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """The bar above the bars of an experiment's steps."""
 
 from lisse.progress import Event
-from lisse_experiments.steps import ALL_STEPS, Steps
+from lisse_experiments.steps import ALL_STEPS, Steps, busy_seconds
 
 
 def test_the_bar_counts_the_work_of_this_start_only():
@@ -38,3 +38,9 @@ def test_steps_weigh_by_their_seconds():
     steps.step("second", "training")
     steps.finish()
     assert [event.done for event in heard if event.task == ALL_STEPS] == [0.0, 37.5, 75.0, 100.0]
+
+
+def test_time_on_the_clock_is_counted_once():
+    spans = [(0.0, 10.0), (2.0, 5.0), (8.0, 12.0), (100.0, 101.5)]
+    assert busy_seconds(spans) == 13.5
+    assert busy_seconds([]) == 0

@@ -1,7 +1,9 @@
+import copy
 import csv
 import dataclasses
 import functools
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from torch import nn
 
 from lisse.data import Dataset
 from lisse.instruments import Topology
+from lisse.maths.change_rate import change_rate
 from lisse.maths.corruption import corrupt
 from lisse.models import load_model
+from lisse.networks.zoo import seeded
 from lisse.profile import Part, Profile, Row
 from lisse.progress import Event
 from lisse.training import Recipe
@@ -22,7 +26,8 @@ from lisse_experiments.steps import ALL_STEPS
 from lisse_experiments.topolip import networks, run, tables
 from lisse_experiments.topolip.accuracy import ALL, CORRUPTIONS, SEVERITIES, CorruptedAccuracy
 from lisse_experiments.topolip.correlation import rank_correlation, ranks, spearman
-from lisse_experiments.topolip.result import Result
+from lisse_experiments.topolip.inputs import NormalisedInput
+from lisse_experiments.topolip.result import Result, over_seeds, stored_result
 
 
 @pytest.fixture(autouse=True)
@@ -323,6 +328,10 @@ def test_the_papers_epochs_and_the_same_ten_names():
     assert epochs == {"Attn": 100, "Conv": 200, "ResNet": 100, "ViT": 200}
     assert [n.name for n in networks.printed()] == [n.name for n in networks.small()] == list(networks.TABLE_2)
     assert run.settings("paper").topology == Topology(samples=500, clouds=5)
+    assert [n.name for n in networks.in_minutes()] == list(networks.TABLE_2)
+    for network in (*networks.printed(), *networks.in_minutes()):
+        assert network.recipe.label_smoothing == 0  # for none, so that families differ in their layers
+    assert max(network.recipe.epochs for network in networks.in_minutes()) == 20
 
 
 @pytest.mark.parametrize("network", networks.small(), ids=lambda network: network.name)
@@ -392,6 +401,73 @@ def test_a_run_records_divergence_goes_on_and_is_not_done_twice(two, tmp_path, m
     second = run.run(task)
     assert repr(second.findings) == repr(first.findings)  # NaN is not equal to itself
     assert second.claims == first.claims
+
+
+def test_a_part_is_done_and_what_is_left_is_said(two, tmp_path, monkeypatch):
+    monkeypatch.setattr("lisse_experiments.topolip.figures.draw", lambda results, folder: [])
+    task = Task("medium", tmp_path, units=("attention_large:0",))
+    part = run.run(task)
+    assert any("Not done yet: convolution_small:0." in note for note in part.notes)
+    assert {finding.key.split("/")[1] for finding in part.findings if "/" in finding.key} >= {"attention_large"}
+    # The results alone, from another machine, are enough for the tables.
+    shutil.rmtree(tmp_path / "networks")
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.setattr(run, "result_of", lambda *args: pytest.fail("done again"))
+    again = run.run(dataclasses.replace(task, minutes=0.0, units=()))
+    assert repr(again.findings) == repr(part.findings)
+    with pytest.raises(ValueError, match="units must be networks or network:seed"):
+        run.run(dataclasses.replace(task, units=("resnet",)))
+    with pytest.raises(ValueError, match="minutes must be enough"):
+        run.run(dataclasses.replace(task, out=tmp_path / "empty", minutes=0.0))
+
+
+def test_processes_side_by_side_leave_what_one_finds(two, tmp_path):
+    plan = dataclasses.replace(two, networks=two.networks[:1], judged=20)
+    (unit,) = run.units(plan, 0)
+    task = Task("medium", tmp_path)
+    run.side_by_side([unit], dataclasses.replace(task, workers=2), plan, None)
+    apart = stored_result(unit.network, *run.request_for(unit, task, plan))
+    assert apart.profile is not None
+    assert apart.accuracy("accuracy", "clean").n == 20
+    assert stored_result(unit.network, *run.request_for(unit, task, two)) is None  # asked for more images
+    steps = apart.part("topology").arrays["steps/p=2/dim=all"]
+    assert float(rates(steps).amax(-1).mean()) == pytest.approx(apart.rate("max", 2).value)
+
+
+def rates(steps) -> torch.Tensor:
+    return change_rate(torch.from_numpy(steps))
+
+
+def test_seeds_are_averaged_and_the_diverged_left_out():
+    network = networks.printed()[7]
+    one = over_seeds([made(network, topolip=level, drop=level / 10) for level in (1.0, 2.0, 3.0)])
+    rate = one.rate("max", 1)
+    half = 4.302653 / 3**0.5  # Student's 97.5 % point of two degrees of freedom, standard deviation 1
+    assert (rate.value, rate.low, rate.high, rate.n) == pytest.approx((2.0, 2 - half, 2 + half, 3))
+    assert one.accuracy("drop", ALL).value == pytest.approx(0.2)
+    lost, alone = Result(network, [], None, 3, 10), made(network)
+    assert over_seeds([lost, alone]) is alone
+    assert over_seeds([lost, lost]).diverged
+
+
+def test_the_normalised_input_takes_the_place_of_the_raw_one():
+    generator = torch.Generator().manual_seed(0)
+    images = Dataset("images", torch.rand(60, 3, 4, 4, generator=generator))
+    with seeded(0):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+    options = {"samples": 20, "clouds": 3}
+    (plain,) = Topology(**options).measure(model, images, order="given")
+    (same,) = NormalisedInput(**options, mean=(0.0,) * 3, std=(1.0,) * 3).measure(model, images, order="given")
+    for name in ("p=1/dim=0", "p=2/dim=1", "p=2/dim=all"):
+        np.testing.assert_allclose(same.arrays[f"first/{name}"], plain.arrays[f"steps/{name}"][:, 0])
+    scaled = dataclasses.replace(images, inputs=(images.inputs - 0.4) / 0.25)
+    again = copy.deepcopy(model)
+    with torch.no_grad():  # the same first layer of other inputs
+        again[1].bias += again[1].weight @ torch.full((48,), 0.4)
+        again[1].weight *= 0.25
+    (other,) = Topology(**options).measure(again, scaled, order="given")
+    (ours,) = NormalisedInput(**options, mean=(0.4,) * 3, std=(0.25,) * 3).measure(model, images, order="given")
+    np.testing.assert_allclose(ours.arrays["first/p=1/dim=0"], other.arrays["steps/p=1/dim=0"][:, 0], rtol=1e-4)
 
 
 # --- the whole ------------------------------------------------------------------------------------------------------

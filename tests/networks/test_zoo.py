@@ -324,6 +324,18 @@ def shaken(network):
     return network.double().eval()
 
 
+def test_the_mlp_of_a_vit_may_have_the_relu_that_topolip_prints():
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    plain, relu = (
+        shaken(zoo.build("vit_small", width=12, heads=2, depth=1, activation=activation))
+        for activation in ("gelu", "relu")
+    )
+    assert not torch.allclose(plain(images), relu(images))
+    mlp = relu.blocks[0].mlp
+    tokens = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(mlp(tokens), mlp.fc2(mlp.fc1(tokens).clamp_min(0)))
+
+
 def test_vit_is_the_transformers_vit():
     transformers = pytest.importorskip("transformers")
     ours = shaken(zoo.build("vit_small", width=48, heads=6, depth=3, eps=1e-12))

@@ -109,15 +109,6 @@ def stored_result(job: Job, folder: Path, request: Mapping[str, Any]) -> Result 
     return Result(job, profiles=profiles, **numbers)
 
 
-def busy_seconds(results: Iterable[Result]) -> float:
-    """How long at least one of them was worked on: the length of the union of their spans."""
-    total, reach = 0.0, -math.inf
-    for start, end in sorted(result.span for result in results):
-        total += max(0.0, end - max(start, reach))
-        reach = max(reach, end)
-    return total
-
-
 @dataclass(frozen=True)
 class Results:
     """All of them, and the stripe model's."""

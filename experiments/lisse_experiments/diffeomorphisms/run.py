@@ -45,13 +45,12 @@ from lisse_experiments.diffeomorphisms.result import (
     Job,
     Result,
     Results,
-    busy_seconds,
     keep_result,
     stored_result,
 )
 from lisse_experiments.diffeomorphisms.treatments import PLAIN
 from lisse_experiments.form import About, Outcome, Task, machine
-from lisse_experiments.steps import Steps
+from lisse_experiments.steps import Steps, busy_seconds
 
 ABOUT = About(
     paper="diffeomorphisms",
@@ -282,5 +281,5 @@ def report(
         tuple(files),
         (*notes, *diverged),
         machine="; ".join(sorted({result.machine for result in results.all})),
-        seconds=busy_seconds(results.all),
+        seconds=busy_seconds(result.span for result in results.all),
     )

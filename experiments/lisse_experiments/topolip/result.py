@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import torch
+
+from lisse.maths.intervals import across_clouds
 from lisse.profile import Part, Profile, Row, Value
+from lisse_experiments.outputs import keep, stored
 from lisse_experiments.topolip.networks import Network
 
 Statistic = Literal["max", "mean"]
@@ -16,13 +23,18 @@ QUANTITY: Mapping[Statistic, str] = {"max": "topolip_change_rate", "mean": "mean
 
 @dataclass(frozen=True)
 class Result:
-    """A network, how its training went, and its profile; ``None`` where the training diverged, at ``step``."""
+    """A network, how its training went, and its profile; ``None`` where the training diverged, at ``step``.
+
+    ``machine`` and ``span`` say where and when (begin and end, in seconds of the clock) it was trained and measured.
+    """
 
     network: Network
     log: Sequence[Mapping[str, float]] = field(repr=False)
     profile: Profile | None = field(repr=False)
     step: int = 0
     steps: int = 0
+    machine: str = ""
+    span: tuple[float, float] = (0.0, 0.0)
 
     @property
     def diverged(self) -> bool:
@@ -57,3 +69,57 @@ class Result:
             if matches and (severity is None or row.at.get("severity") == severity):
                 return row
         return None
+
+
+def keep_result(result: Result, file: Path, request: str) -> None:
+    """Leave a result as ``file`` and a profile beside it: all that tables and figures need, without the weights."""
+    if result.profile is not None:
+        result.profile.save(file.with_suffix(".profile"))
+    keep(file, {
+        "request": request, "log": list(result.log), "diverged": result.diverged, "step": result.step,
+        "steps": result.steps, "machine": result.machine, "span": list(result.span),
+    })  # fmt: skip
+
+
+def stored_result(network: Network, file: Path, request: str) -> Result | None:
+    """What :func:`keep_result` left for the same ``request``; ``None`` where it left nothing or another answer."""
+    was = stored(file, request)
+    if was is None:
+        return None
+    profile = None if was["diverged"] else Profile.load(file.with_suffix(".profile"))
+    start, end = was["span"]
+    return Result(network, was["log"], profile, was["step"], was["steps"], was["machine"], (start, end))
+
+
+def over_seeds(results: Sequence[Result]) -> Result:
+    """One result of the trainings of a network: its numbers are means over seeds with Student's interval.
+
+    That of one training stays as it is, with its intervals over clouds and images. Trainings that diverged count only
+    where all did. Curves have a line a seed, the mean over its clouds.
+    """
+    first, *more_seeds = [result for result in results if not result.diverged] or results[:1]
+    if not more_seeds or first.profile is None:
+        return first
+    parts = tuple(_mean_part(part, [other.part(part.instrument) for other in more_seeds]) for part in first.profile)
+    return dataclasses.replace(first, profile=Profile(parts, first.profile.provenance))
+
+
+def _mean_part(first: Part, more_seeds: Sequence[Part | None]) -> Part:
+    tables = [{_where(row): row.value for row in part.rows} if part else {} for part in more_seeds]
+    rows = []
+    for row in first.rows:
+        values = [row.value, *(table[_where(row)] for table in tables if _where(row) in table)]
+        if len(values) > 1:
+            mean = across_clouds(torch.tensor(values, dtype=torch.float64))
+            value, low, high = (float(end) for end in (mean.value, mean.low, mean.high))
+            row = dataclasses.replace(row, value=value, low=low, high=high, n=len(values))
+        rows.append(row)
+    arrays = dict(first.arrays)
+    for name in (name for name in arrays if name.startswith(("landscape/", "steps/"))):
+        lines = [part.arrays[name] for part in (first, *more_seeds) if part and name in part.arrays]
+        arrays[name] = np.stack([line.mean(0) for line in lines])
+    return dataclasses.replace(first, rows=tuple(rows), arrays=arrays)
+
+
+def _where(row: Row) -> tuple[object, ...]:
+    return row.quantity, row.layer, tuple(sorted(row.at.items(), key=str))

@@ -17,9 +17,9 @@ from lisse.cli.outcome import Failed, arguments
     "--scale",
     type=click.Choice(["smoke", "small", "medium", "sizes", "paper"]),
     default="smoke",
-    help="smoke: minutes on a CPU with embedded data; paper: the paper's sizes. For diffeomorphisms also small: two "
-    "hours on a CPU with real data, medium: about a quarter of an hour on a GPU, and sizes: two networks on seven "
-    "training sets, about as long.  [default: smoke]",
+    help="smoke: minutes on a CPU with embedded data; paper: the paper's sizes. For diffeomorphisms and topolip also "
+    "medium: about a quarter of an hour on a GPU; for diffeomorphisms small: two hours on a CPU with real data, and "
+    "sizes: two networks on seven training sets.  [default: smoke]",
 )
 @click.option("--out", type=click.Path(file_okay=False), help="Folder.  [default: lisse-PAPER-SCALE]")
 @click.option("--seed", default=0, type=int, help="Of everything random.  [default: 0]")
@@ -28,8 +28,8 @@ from lisse.cli.outcome import Failed, arguments
     "--model", metavar="SPEC", help="In place of the experiment's own, where it takes one: hf:… for regularity."
 )
 @click.option("--workers", default=1, type=click.IntRange(1), help="Processes that train side by side.  [default: 1]")
-@click.option("--units", metavar="NAME[,…]", help="Only these networks now, such as fgsm:0,plain (recipes).")
-@click.option("--minutes", type=click.FloatRange(min=0), help="Begin no network that may end later (recipes).")
+@click.option("--units", metavar="NAME[,…]", help="Only these networks now: fgsm:0,plain (recipes, topolip).")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Begin no network that may end later (recipes, topolip).")
 @click.option("--write", is_flag=True, help="Keep what is found in expected.json and tables.md beside the experiment.")
 @click.pass_context
 def command(

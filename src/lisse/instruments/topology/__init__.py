@@ -28,7 +28,6 @@ from lisse.instruments.topology.rows import (
 from lisse.instruments.topology.shape import shape_part, shape_seconds
 from lisse.maths.homology import Diagram, covering, diagram_distance, distance_matrix, persistence
 from lisse.profile import EVERYTHING, RIGID, Chart, Headline, Panel, Part, Quantity, Value
-from lisse.recording import Recording
 from lisse.run import Instrument, Run, level_option, option
 from lisse.taps import Tap
 
@@ -310,7 +309,9 @@ class Topology(Instrument):
     def _thinned(self, clouds: Clouds) -> bool:
         return self.landmarks is not None and self.landmarks < clouds.size
 
-    def _of_layer(self, recording: Recording, name: str, clouds: Clouds, device: torch.device) -> dict[str, Tensor]:
+    def _of_layer(
+        self, recording: Mapping[str, Tensor], name: str, clouds: Clouds, device: torch.device
+    ) -> dict[str, Tensor]:
         points = recording[name]
         scale = math.prod(points.shape[1:]) ** -0.5 if self.scale == "rms" else 1.0
         bars: dict[str, Tensor] = {"rounding": torch.tensor(torch.finfo(_precise(points.dtype)).eps)}

@@ -89,7 +89,7 @@ def summary_rows(distances: LayerDistances, level: float) -> list[Row]:
 
 
 def curves(distances: LayerDistances) -> dict[str, np.ndarray]:
-    """Curves ``[k, 101]`` over normalised depth; cumulated first, interpolated then."""
+    """Curves ``[k, 101]`` over normalised depth, cumulated first, interpolated then; ``steps`` ``[k, pairs]`` as is."""
     if distances.missing.any():
         return {}
     rates, at = distances.rates, distances.at
@@ -98,9 +98,11 @@ def curves(distances: LayerDistances) -> dict[str, np.ndarray]:
         "change_rate": rates,
         "cumulative_change_rate": cumulative_rate(rates),
     }
-    return {
+    arrays = {
         f"landscape/{name}/p={at['p']:g}/dim={at['dim']}": rate_curve(values).numpy() for name, values in series.items()
     }
+    steps = torch.where(distances.equal, 0.0, distances.values)
+    return arrays | {f"steps/p={at['p']:g}/dim={at['dim']}": steps.numpy()}
 
 
 def equal_layers(taps: Sequence[Tap], steps: Sequence[LayerDistances]) -> list[str]:

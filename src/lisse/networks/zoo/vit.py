@@ -26,6 +26,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from lisse.networks.zoo.options import check_above_zero, check_divisible, check_sizes
 
 ScoreReading = Literal["dot", "gauss_qk", "rbf_w", "eq11_literal"]
+HiddenActivation = Literal["gelu", "relu"]
 
 
 class SplitHeadAttention(nn.Module):
@@ -97,12 +98,12 @@ class SplitHeadAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """``fc2(gelu(fc1 x))``."""
+    """``fc2(gelu(fc1 x))``; with ReLU instead as TopoLip prints it."""
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, *, activation: HiddenActivation = "gelu") -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
-        self.act = nn.GELU()
+        self.act = nn.ReLU() if activation == "relu" else nn.GELU()
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -115,13 +116,14 @@ class Block(nn.Module):
     """Pre-layer-norm transformer block: y = x + attn(norm1 x), then y + mlp(norm2 y)."""
 
     def __init__(
-        self, width: int, heads: int, hidden: int, *, eps: float, reading: ScoreReading = "dot", qk_norm: bool = False
-    ) -> None:
+        self, width: int, heads: int, hidden: int, *, eps: float, reading: ScoreReading = "dot", qk_norm: bool = False,
+        activation: HiddenActivation = "gelu",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=eps)
         self.attn = SplitHeadAttention(width, heads, reading=reading, qk_norm=qk_norm)
         self.norm2 = nn.LayerNorm(width, eps=eps)
-        self.mlp = MLP(width, hidden)
+        self.mlp = MLP(width, hidden, activation=activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` [n, t, d] to [n, t, d]."""
@@ -155,14 +157,17 @@ class VisionTransformer(nn.Module):
 
     def __init__(
         self, in_channels: int, size: int, classes: int, *, width: int, heads: int, depth: int, patch: int, eps: float,
-        attention: ScoreReading = "dot", qk_norm: bool = False,
+        attention: ScoreReading = "dot", qk_norm: bool = False, activation: HiddenActivation = "gelu",
     ) -> None:  # fmt: skip
         super().__init__()
         self.patch_embed = PatchEmbedding(in_channels, width, patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + (size // patch) ** 2, width))
         self.blocks = nn.Sequential(
-            *(Block(width, heads, 4 * width, eps=eps, reading=attention, qk_norm=qk_norm) for _ in range(depth))
+            *(
+                Block(width, heads, 4 * width, eps=eps, reading=attention, qk_norm=qk_norm, activation=activation)
+                for _ in range(depth)
+            )
         )
         self.norm = nn.LayerNorm(width, eps=eps)
         self.head = nn.Linear(width, classes)
@@ -189,6 +194,7 @@ class VisionTransformer(nn.Module):
 def vit(
     name: str, *, in_channels: int = 3, size: int = 32, classes: int = 10, width: int, heads: int, depth: int,
     patch: int = 4, eps: float = 1e-6, attention: ScoreReading = "dot", qk_norm: bool = False,
+    activation: HiddenActivation = "gelu",
 ) -> VisionTransformer:  # fmt: skip
     """A vision transformer; ``name`` is what errors call it."""
     check_sizes(
@@ -199,5 +205,5 @@ def vit(
     check_above_zero(name, eps=eps)
     return VisionTransformer(
         in_channels, size, classes, width=width, heads=heads, depth=depth, patch=patch, eps=eps, attention=attention,
-        qk_norm=qk_norm,
+        qk_norm=qk_norm, activation=activation,
     )  # fmt: skip
