@@ -306,6 +306,12 @@ def test_a_claim_about_a_family_that_diverged_is_not_decided():
     assert claim.detail.startswith("no network of one side")
 
 
+def test_a_network_that_was_not_trained_yet_decides_nothing():
+    claims = tables.claims([result for result in as_the_paper_says() if result.network.family != "Attn"], 0)
+    answers = {claim.key: claim.holds for claim in claims}
+    assert answers["attention-large-diverges"] is answers["conv-above-attn/max/W1"] is None
+
+
 def test_tables_hold_every_severity_and_the_papers_differences(tmp_path):
     two, rates = tables.write_tables(as_the_paper_says(), tmp_path)
     rows = list(csv.DictReader(two.open()))
