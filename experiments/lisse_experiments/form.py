@@ -85,7 +85,8 @@ class Outcome:
     """What a run of an experiment found, and the files it wrote.
 
     ``machine`` and ``seconds`` are of the work itself, where its results remember them: the command that puts them
-    together may be another start, elsewhere. Without them, this start's.
+    together may be another start, elsewhere. Without them, this start's. ``parts`` are the first words of the keys that
+    were looked at, where others were not: :func:`keep` leaves what is committed of the others.
     """
 
     findings: tuple[Finding, ...]
@@ -94,6 +95,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
     machine: str = ""
     seconds: float | None = None
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for keys in ([finding.key for finding in self.findings], [claim.key for claim in self.claims]):
@@ -177,8 +179,12 @@ def differences(outcome: Outcome, entry: Mapping[str, Any]) -> list[Difference]:
     """
     changes: list[Difference] = []
     findings = {finding.key: finding for finding in outcome.findings}
+
+    def in_scope(key: str) -> bool:
+        return not outcome.parts or key.partition("/")[0] in outcome.parts
+
     for key, was in entry.get("findings", {}).items():
-        if was.get("within") is None:
+        if was.get("within") is None or not in_scope(key):
             continue
         finding, value = findings.get(key), float(was["value"])
         if finding is None:
@@ -188,6 +194,8 @@ def differences(outcome: Outcome, entry: Mapping[str, Any]) -> list[Difference]:
     claims = {claim.key: claim for claim in outcome.claims}
     for key, was in entry.get("claims", {}).items():
         claim = claims.get(key)
+        if not in_scope(key):
+            continue
         if claim is None:
             changes.append(Difference(key, "was not decided"))
         elif claim.holds != was["holds"]:
@@ -212,15 +220,24 @@ def expected(folder: Path) -> dict[str, Any]:
 def keep(folder: Path, outcome: Outcome, task: Task, seconds: float) -> Path:
     """Write what was found into ``expected.json`` and ``tables.md``, beside ``run.py``."""
     entries = expected(folder)
+    before, notes = entries.get(task.scale), list(outcome.notes)
+
+    def entries_of(kind: str, results: Sequence[Finding] | Sequence[Claim]) -> dict[str, Any]:
+        earlier = before[kind] if before and outcome.parts else {}
+        committed = {key: value for key, value in earlier.items() if key.partition("/")[0] not in outcome.parts}
+        return committed | {result.key: _plain(result) for result in results}
+
+    if before and outcome.parts:
+        notes += [f"All but {', '.join(outcome.parts)}: {before['date']}, commit {before['commit']}."]
     entries[task.scale] = {
         "seed": task.seed,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": outcome.machine or machine(task.device),
         "commit": commit(folder),
         "seconds": round(seconds if outcome.seconds is None else outcome.seconds),
-        "findings": {finding.key: _plain(finding) for finding in outcome.findings},
-        "claims": {claim.key: _plain(claim) for claim in outcome.claims},
-        "notes": list(outcome.notes),
+        "findings": entries_of("findings", outcome.findings),
+        "claims": entries_of("claims", outcome.claims),
+        "notes": notes,
     }
     for name, text in (("expected.json", json_text(entries)), ("tables.md", tables(entries))):
         with writing(folder / name) as file:

@@ -127,6 +127,20 @@ def test_a_verdict_may_be_open(tmp_path):
     assert turned.says.startswith("holds, and was undecided")
 
 
+def test_a_part_that_was_looked_at_again_leaves_the_others(tmp_path):
+    whole = Outcome(
+        (Finding("a/x", "x", 1.0, within=0.1), Finding("b/y", "y", 2.0, within=0.1)), (Claim("b/c", "c", True),)
+    )
+    committed(tmp_path, whole)
+    part = Outcome((Finding("a/z", "z", 3.0),), parts=("a",))
+    entry = committed(tmp_path, part)["smoke"]
+    assert {key: was["value"] for key, was in entry["findings"].items()} == {"b/y": 2.0, "a/z": 3.0}
+    assert list(entry["claims"]) == ["b/c"]
+    assert entry["notes"][-1].startswith("All but a: ")
+    assert form.differences(part, entry) == []  # what was not asked for is not missing
+    assert [change.key for change in form.differences(Outcome(part.findings), entry)] == ["b/y", "b/c"]
+
+
 def test_results_that_remember_where_they_were_made_say_so(tmp_path):
     result = Outcome((), machine="a GPU", seconds=77.0)
     form.keep(tmp_path, result, Task("smoke", tmp_path / "out"), 1.0)
@@ -143,12 +157,12 @@ def test_bad_input():
         Outcome((Finding("a", "a", 1.0), Finding("a", "b", 1.0)))
     with pytest.raises(ValueError, match="scale must be one of smoke, small, medium, sizes, paper, got 'huge'"):
         Task("huge", None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="scale must be one of smoke, paper for topolip, got 'small'"):
+    with pytest.raises(ValueError, match="scale must be one of smoke, medium, paper for topolip, got 'small'"):
         form.timed(study("topolip"), Task("small", Path("unused")))
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         Task("smoke", Path("unused"), workers=0)
     with pytest.raises(ValueError, match="workers must be 1, got 2"):
-        form.timed(study("topolip"), Task("smoke", Path("unused"), workers=2))
+        form.timed(study("isometry"), Task("smoke", Path("unused"), workers=2))
     with pytest.raises(ValueError, match="study: paper must be one of"):
         study("nothing")
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch.nn import functional
@@ -120,6 +122,15 @@ def test_counts_are_those_of_the_attacks(tmp_path):
                 + isometric_loss(z, network[:-1](z), Y, scaling="paper"),
             )  # fmt: skip
             assert int(one.curves["authors", clipped][place]) == int(right(network, moved, Y).sum())
+            moved = clean_gradient_attack(network, x, Y, eps=0.5, step=size, bounds=bounds)
+            assert int(one.curves["error", clipped][place]) == int(right(network, moved, Y).sum())
+    leaf = x.clone().requires_grad_()
+    logits = network(leaf)
+    own = logits.gather(1, Y[:, None])[:, 0]
+    margins = own - logits.masked_fill(torch.nn.functional.one_hot(Y, logits.shape[1]).bool(), -torch.inf).amax(1)
+    (slope,) = torch.autograd.grad(margins.sum(), leaf)
+    torch.testing.assert_close(one.margins, margins.detach())
+    torch.testing.assert_close(one.margin_slopes, slope.abs().sum(1))
     hidden = network[:-1](x)
     errors = [
         abs(float((hidden[i] - hidden[j]).norm()) / float((x[i] - x[j]).norm()) - 1)
@@ -167,11 +178,32 @@ def test_findings_claims_and_files(tmp_path, smaller):
         assert finding.n == 2
     claims = mnist.claims(task, found)
     assert {claim.key for claim in claims} >= {"mnist/paper/cost", "mnist/code/gradients", "mnist/paper/pgd"}
+    by = {finding.key: finding for finding in found}
+    paired = by["mnist/paper/10/error/0.01"].value - by["mnist/paper/0/error/0.01"].value
+    assert by["mnist/paper/gain/error"].value == pytest.approx(paired)
     files = mnist.files(task, found)
     assert [file.name for file in files] == ["figure-3.png", "figure-3-free.png", "mnist-trade.png", "mnist-curves.csv"]
     assert all(file.stat().st_size > 1000 for file in files)
-    assert len(files[-1].read_text().splitlines()) == 1 + 8 * (1 + 6 * len(SHORT))
+    assert len(files[-1].read_text().splitlines()) == 1 + 8 * (1 + 8 * len(SHORT))
     assert "Student's over 2 seeds" in mnist.notes(task, found)[0]
+
+
+@pytest.mark.parametrize(("gain", "spread", "holds"), [(0.01, 0.01, True), (0.2, 0.01, False), (0.03, 0.05, None)])
+def test_what_is_left_without_beta_says_whether_the_gain_is_an_artefact(tmp_path, smaller, gain, spread, holds):
+    task = Task("smoke", tmp_path)
+    found = mnist.findings(task)
+    values = {
+        "mnist/paper/gain/authors": (0.4, 0.38, 0.42),
+        "mnist/paper/gain/error": (gain, gain - spread, gain + spread),
+    }
+    moved = [
+        dataclasses.replace(f, **dict(zip(("value", "low", "high"), values[f.key], strict=True)))
+        if f.key in values
+        else f
+        for f in found
+    ]
+    claims = {claim.key: claim for claim in mnist.claims(task, moved)}
+    assert claims["mnist/paper/artefact"].holds is holds
 
 
 def test_an_interval_holds_both_sources_of_chance():

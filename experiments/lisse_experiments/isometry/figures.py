@@ -27,22 +27,8 @@ def draw(task: Task, ringed: Sequence[rings.Ringed], cuts: Sequence[torus.Cut]) 
     else.
     """
     method: Flattening = "umap" if task.scale == "paper" else "principal"
-    x, y = rings.points(task)
-    first = [next(ring for ring in ringed if ring.condition == name) for name, _, _, _ in rings.CONDITIONS]
-    profiles = [_profile(task, ring, x, y) for ring in first]
     view = "UMAP with 40 neighbours" if method == "umap" else "The two directions of largest variance"
-    with torch.no_grad():
-        hidden = {rings.LABELS[ring.condition]: ring.network.representation(x) for ring in first}
-    figures: dict[str, Figure] = {
-        "figure-1a": planes_figure(
-            {"the rings": x, **hidden}, y, title="Three kinds of maps",
-            says=f"{view} of the last hidden layer. Colours: the two rings.", names=rings.RINGS, method=method,
-            seed=task.seed,
-        ),
-        "figure-2b": chart_figure(profiles[:2], "histograms"),
-        "figure-2b-log": chart_figure(profiles[:2], "histograms", where={"log": True}),
-        "figure-2-depth": chart_figure(profiles, "isometry"),
-    }  # fmt: skip
+    figures = _rings(task, ringed, method, view) if ringed else {}
     for cut in cuts:
         with torch.no_grad():
             stages = cut.network.representations(cut.x)
@@ -55,6 +41,25 @@ def draw(task: Task, ringed: Sequence[rings.Ringed], cuts: Sequence[torus.Cut]) 
             seed=task.seed,
         )  # fmt: skip
     return png_files(figures.items(), task.out)
+
+
+def _rings(task: Task, ringed: Sequence[rings.Ringed], method: Flattening, view: str) -> dict[str, Figure]:
+    """Figures 1A and 2."""
+    x, y = rings.points(task)
+    first = [next(ring for ring in ringed if ring.condition == name) for name, _, _, _ in rings.CONDITIONS]
+    profiles = [_profile(task, ring, x, y) for ring in first]
+    with torch.no_grad():
+        hidden = {rings.LABELS[ring.condition]: ring.network.representation(x) for ring in first}
+    return {
+        "figure-1a": planes_figure(
+            {"the rings": x, **hidden}, y, title="Three kinds of maps",
+            says=f"{view} of the last hidden layer. Colours: the two rings.", names=rings.RINGS, method=method,
+            seed=task.seed,
+        ),
+        "figure-2b": chart_figure(profiles[:2], "histograms"),
+        "figure-2b-log": chart_figure(profiles[:2], "histograms", where={"log": True}),
+        "figure-2-depth": chart_figure(profiles, "isometry"),
+    }  # fmt: skip
 
 
 def _profile(task: Task, ringed: rings.Ringed, x: Tensor, y: Tensor) -> Profile:

@@ -15,13 +15,15 @@ from torch.nn import functional
 from lisse.data import Dataset
 from lisse.networks.attack import attack, right
 from lisse.networks.attack.gradient import gradient_norms, input_gradients
+from lisse.networks.attack.losses import lost_margins
 from lisse.networks.isometric import isometric_loss
 from lisse.profile_file import load_arrays, save_arrays
 from lisse_experiments.form import Task
 from lisse_experiments.isometry.mnist.networks import Reading, Trained, lesson, pixels
 
-Attack = Literal["fgsm", "pgd", "authors"]
-ATTACKS: tuple[Attack, ...] = ("fgsm", "pgd", "authors")
+Attack = Literal["fgsm", "pgd", "authors", "error"]
+#: ``error`` is the authors' attack with β left out of what it climbs: the cross-entropy alone.
+ATTACKS: tuple[Attack, ...] = ("fgsm", "pgd", "authors", "error")
 #: ε of FGSM and step of PGD: logarithmic from 0.01 to 1, as in the paper's Figure 3.
 SIZES = tuple(round(float(size), 6) for size in torch.logspace(-2, 0, 10, dtype=torch.float64))
 BALL, STEPS = 0.5, 10
@@ -35,7 +37,8 @@ class Stood:
     """What one network stood: how many of ``n`` test images it gets right, clean and under attack.
 
     ``curves[attack, clipped]`` ``[10]`` counts at :data:`SIZES`; ``steepness`` the ℓ1 and ``slope`` the ℓ2 norms of
-    the test images' gradients.
+    the test images' gradients. ``margins`` are those of the true class over the runner-up, and ``margin_slopes`` the ℓ1
+    norms of their gradients, which no saturated softmax makes small.
     """
 
     reading: Reading
@@ -47,6 +50,13 @@ class Stood:
     steepness: Tensor
     slope: Tensor
     distortion: float
+    margins: Tensor
+    margin_slopes: Tensor
+
+    @property
+    def clear(self) -> tuple[Tensor, Tensor]:
+        """Margins of the right answers, and the norms of their gradients."""
+        return self.margins[self.margins > 0], self.margin_slopes[self.margins > 0]
 
     def share(self, attack: Attack, clipped: bool) -> Tensor:
         """Accuracies ``[10]``."""
@@ -65,7 +75,7 @@ def stood(task: Task, networks: Sequence[Trained], test: Dataset, *, name: str) 
     images, labels = pixels(test), test.targets
     survivors = []
     for index, network in enumerate(networks):
-        file = folder / f"{network.reading}-beta{network.beta:g}-{name}-{len(test)}-seed{network.seed}.arrays"
+        file = folder / f"{network.reading}-beta{network.beta:g}-{name}-{len(test)}-seed{network.seed}-margins.arrays"
         if not file.is_file():
 
             def tell(share: float, index: int = index) -> None:
@@ -94,6 +104,10 @@ def _attacked(trained: Trained, images: Tensor, labels: Tensor, file: Path, tell
     slopes = input_gradients(network, images, labels, bounds=None, batch=_BATCH)
     answers["steepness"], answers["slope"] = gradient_norms(slopes)
     answers["distortion"] = distortion(network, images, labels)
+    answers["margins"] = -lost_margins(network(images), labels)
+    answers["margin_slopes"], _ = gradient_norms(
+        input_gradients(network, images, labels, bounds=None, objective=lambda _, logits: lost_margins(logits, labels))
+    )
     # Gradients at the clean images serve all sizes: FGSM's, and those of the authors' loss, in batches as theirs.
     mixed = torch.cat([
         input_gradients(network, x, y, bounds=None, objective=functools.partial(objective, y=y))
@@ -106,7 +120,8 @@ def _attacked(trained: Trained, images: Tensor, labels: Tensor, file: Path, tell
         bounds = (0.0, 1.0) if clipped else None
         counts: dict[str, list[Tensor]] = {name: [] for name in ATTACKS}
         for size in SIZES:
-            for name, signs, reach in (("fgsm", steep, size), ("authors", mixed, min(STEPS * size, BALL))):
+            far = min(STEPS * size, BALL)
+            for name, signs, reach in (("fgsm", steep, size), ("authors", mixed, far), ("error", steep, far)):
                 counts[name].append(_left(network, images, labels, signs, reach, clipped=clipped))
             moved = attack(
                 network, images[few], labels[few], method="pgd", norm="linf", eps=BALL, step=size, steps=STEPS,
@@ -157,4 +172,6 @@ def _loaded(trained: Trained, file: Path, n: int) -> Stood:
         arrays["steepness"],
         arrays["slope"],
         float(arrays["distortion"]),
+        arrays["margins"],
+        arrays["margin_slopes"],
     )

@@ -21,6 +21,7 @@ TITLES: dict[Attack, str] = {
     "fgsm": "FGSM, by ε",
     "pgd": "PGD, by step",
     "authors": "the authors' PGD, by step",
+    "error": "the same of the error alone",
 }
 
 
