@@ -78,7 +78,7 @@ def attending(
         library: Any = sys.modules.get("transformers.modeling_utils")  # not imported: no model of it
         if library is not None:
             _listen(stack, library.AttentionInterface, calls)
-        stack.enter_context(_Functions(calls))
+        stack.callback(calls.listen, False)
         yield
 
 
@@ -91,18 +91,31 @@ class _Calls:
         self.numbers: dict[nn.Module, int] = defaultdict(int)
         self.running: list[nn.Module] = []
         self.inside = False  # an attention function that calls another
+        self.functions = _Functions(self)
+        self.listening = False
 
     def begin(self, *_: Any) -> None:
         self.numbers.clear()
         self.running.clear()
+        self.listen(False)
 
     def enter(self, module: nn.Module, _: Any) -> None:
         self.numbers[module] += 1
         self.running.append(module)
+        self.listen(True)
 
     def leave(self, *_: Any) -> None:
         if self.running:
             self.running.pop()
+        self.listen(bool(self.running))
+
+    def listen(self, on: bool) -> None:
+        """To torch's functions, inside the modules alone: what is measured between them would cost as much again."""
+        if on and not self.listening:
+            self.functions.__enter__()
+        elif self.listening and not on:
+            self.functions.__exit__(None, None, None)
+        self.listening = on
 
     def tell(self, module: nn.Module, **parts: Any) -> None:
         if module in self.names:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lisse.maths.attention_distance import grid_distances, uniform_attention
 from lisse.maths.integral import dot_decomposition, kernel_scores, offset_defect, row_distance, symmetry_defect
+from lisse.maths.rank import gram_rank
 from lisse.maths.variation import token_norm, token_variation
 from lisse.networks.attention import Heads
 from lisse.profile import Value
@@ -177,28 +178,43 @@ def kernel(heads: Heads, matrix: Tensor, grid: tuple[int, int], span: slice) -> 
     return numbers
 
 
-def added_rank(before: Tensor, after: Tensor, *, tol: float = 1e-3) -> Tensor:
-    r"""Directions that a feed-forward network adds to each image's tokens [n, p, d]: rank[y; y'] - rank y.
+def grams(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    """Gram matrices of each image's tokens before a feed-forward network and of those on both sides of it, float64."""
+    return _gram(before), _gram(torch.cat((before, after), 1))
 
-    Singular values under ``tol`` of the largest count as nothing. Attention stays in the span of its values; this is
-    what the other half of the block brings ([cao2022] sec. 6).
+
+def added_rank(before: Sequence[Tensor], both: Sequence[Tensor]) -> list[Tensor]:
+    r"""Directions that feed-forward networks add to each image's tokens: rank[y; y'] - rank y, from :func:`grams`.
+
+    Singular values under 1e-3 of the largest count as nothing. Attention stays in the span of its values; this is
+    what the other half of the block brings ([cao2022] sec. 6). Those of one size are taken together.
     """
-    return (_rank(torch.cat((before, after), 1), tol) - _rank(before, tol)).double()
+    ranks = []
+    for side in (before, both):
+        sizes: dict[int, list[int]] = {}
+        for index, gram in enumerate(side):
+            sizes.setdefault(gram.shape[-1], []).append(index)
+        counts: dict[int, Tensor] = {}
+        for indices in sizes.values():
+            parts = [side[index] for index in indices]
+            counts |= zip(indices, gram_rank(torch.cat(parts)).split([len(part) for part in parts]), strict=True)
+        ranks.append(counts)
+    return [(ranks[1][index] - ranks[0][index]).double() for index in range(len(before))]
 
 
-def _rank(tokens: Tensor, tol: float) -> Tensor:
-    _, p, d = tokens.shape
+def _gram(tokens: Tensor) -> Tensor:
     wide = tokens.double()
-    gram = wide @ wide.mT if p <= d else wide.mT @ wide
-    values = torch.linalg.eigvalsh(gram).clamp_min(0)
-    return (values > tol**2 * values[..., -1:]).sum(-1)
+    return wide @ wide.mT if wide.shape[1] <= wide.shape[2] else wide.mT @ wide
 
 
-def in_order(parts: Sequence[Mapping[str, Tensor]], groups: Sequence[Tensor], count: int) -> dict[str, Tensor]:
+def in_order(parts: Sequence[Mapping[str, Tensor]], groups: Sequence[Tensor]) -> dict[str, Tensor]:
     """Numbers of groups of samples, each put back where its sample is."""
+    if len(groups) == 1:  # all samples, in order
+        return {name: values.double() for name, values in parts[0].items()}
+    order = torch.cat([*groups, torch.empty(0, dtype=torch.long)]).argsort()
     numbers: dict[str, Tensor] = {}
-    for name, values in parts[0].items() if parts else ():
-        numbers[name] = torch.empty(count, *values.shape[1:], dtype=torch.float64)
-        for part, rows in zip(parts, groups, strict=True):
-            numbers[name][rows] = part[name].double().cpu()
+    for name in parts[0] if parts else ():
+        values = torch.cat([part[name].double() for part in parts])
+        order = order.to(values.device)
+        numbers[name] = values[order]
     return numbers

@@ -21,6 +21,7 @@ from lisse.instruments.propagation.numbers import (
     Rings,
     added_rank,
     distances,
+    grams,
     in_order,
     kernel,
     key,
@@ -29,7 +30,7 @@ from lisse.instruments.propagation.numbers import (
     steps,
 )
 from lisse.instruments.propagation.sites import AttentionBlock, Stage, lengths_of
-from lisse.maths.given import all_finite, overflow_advice
+from lisse.maths.given import finiteness, overflow_advice
 from lisse.maths.integral import row_sum_error
 from lisse.maths.similarity import CKAStream
 from lisse.maths.variation import token_norm, token_variation
@@ -54,7 +55,8 @@ def reading_bytes(options: Propagation, run: Run, stage: Stage, n: int) -> int:
     """What :class:`Reading` holds beside the activations of a batch.
 
     Of a batch: the attention of one layer in a few copies, its ends, and the tokens behind every layer, with those of
-    the images that wait for their group. Of the images taken apart: more such copies, for Lemma 6.1 in float64. And
+    the images that wait for their group. Of the images taken apart: more such copies, for Lemma 6.1 in float64, and
+    the inner products of their tokens in every layer. And
     the distances on the grid, a column for each radius.
     """
     size, last, largest = min(run.batch, n), 0, 0
@@ -67,7 +69,7 @@ def reading_bytes(options: Propagation, run: Run, stage: Stage, n: int) -> int:
         radii = len(Rings.radii_of(options.radii, max(layer.grid))) + 1
         columns = 8 * 3 * radii * squares
         largest = max(largest, copies * table + columns + 4 * 14 * size * tokens * width)
-        last += 4 * 2 * (size + group_of(n)) * layer.after.numel
+        last += 4 * 2 * (size + group_of(n)) * layer.after.numel + 8 * 5 * min(size, options.kernels) * squares
     return largest + last
 
 
@@ -91,6 +93,11 @@ class Reading:
         self.sites = {(layer.site.entry.module, layer.site.entry.call): i for i, layer in enumerate(stage.layers)}
         self.calls: dict[int, AttentionCall] = {}
         self.features: list[Tensor] = []  # what enters the first block, and what leaves each
+        # Asked of the device behind the forward, all at once:
+        self.finite: list[tuple[Tensor, str]] = []  # whether what was read is finite, and the error where it is not
+        self.grams: list[tuple[int, list[tuple[Tensor, Tensor, Tensor]]]] = []
+        self.lengths: dict[tuple[int, bool], Tensor] = {}
+        self.post_norm: dict[int, bool] = {}
 
     def block(self, start: int, stop: int) -> dict[str, Tensor]:
         """Images ``start … stop - 1``, at most a batch of the run.
@@ -102,18 +109,21 @@ class Reading:
         """
         if start != self.position:  # an interrupted run goes on: the group that is not finished is read again
             self._wait(start)
-        self.numbers = {}
+        self.numbers, self.finite, self.grams = {}, [], []
         for output in self._outputs(start, stop, self._on):
+            self._refuse()
             if self.stage.part == "decoder":
                 self._bound(output)
             if self.options.ablation:
                 self.on = self._without_skip
                 self.stage.run(self.run, self.batch)
+        self._ranks()
         self.numbers["similarity"] = self._similarity(stop)
-        return self.numbers
+        return fetched(self.numbers)
 
     def _outputs(self, start: int, stop: int, on: Callable[[Tap, Tensor], Tensor | None]) -> Iterator[Any]:
         (self.batch,) = self.run.batches(stop, start=start)
+        self.lengths = {}
         if self.stage.part == "decoder":
             assert self.stage.network is not None
             self.hidden = hidden_patches(self.stage.network, self.stage.noise(self.run, self.batch))
@@ -126,7 +136,22 @@ class Reading:
             self.calls[index] = call
 
     def _add(self, index: int, numbers: Mapping[str, Tensor]) -> None:
-        self.numbers |= {f"{index} {name}": values.double().cpu() for name, values in numbers.items()}
+        self.numbers |= {f"{index} {name}": values.double() for name, values in numbers.items()}
+
+    def _refuse(self) -> None:
+        """Layers whose activations are not finite."""
+        if self.finite:
+            flags = torch.stack([flag for flag, _ in self.finite]).tolist()
+            for finite, (_, reason) in zip(flags, self.finite, strict=True):
+                if not finite:
+                    raise ValueError(reason)
+
+    def _lengths(self, layer: AttentionBlock, tokens: int, count: int) -> Tensor:
+        """:func:`lengths_of` of the batch, asked of the device once."""
+        kind = tokens, "decoder" in layer.name.split(".")
+        if kind not in self.lengths:
+            self.lengths[kind] = lengths_of(self.batch.inputs, tokens, count, layer.name)
+        return self.lengths[kind]
 
     # -- one layer -------------------------------------------------------------------------------------------------
 
@@ -143,14 +168,14 @@ class Reading:
     def _layer(self, index: int, parts: dict[str, Tensor]) -> None:
         layer = self.stage.layers[index]
         for word, value in parts.items():
-            if not all_finite(value):
-                raise ValueError(
-                    f"Propagation: activations must be finite, got nan or inf at {layer.name} ({word})."
-                    f"{overflow_advice(value)}"
-                )
+            reason = f"Propagation: activations must be finite, got nan or inf at {layer.name} ({word})."
+            self.finite.append((finiteness(value), reason + overflow_advice(value)))
+        if not parts["after"].is_cuda:  # where nothing waits for a device
+            self._refuse()
+            self.finite.clear()
         ends = [parts[word] for word in ("before", "entry", "out", "after")]
         v, u, z, after = ends = [x.float() if x.dtype.itemsize < 4 else x for x in ends]  # no sums in half precision
-        lengths = lengths_of(self.batch.inputs, v.shape[1], len(v), layer.name)
+        lengths = self._lengths(layer, v.shape[1], len(v))
         heads = self._heads(index, layer, parts, lengths)
 
         def numbers(rows: Tensor, length: int) -> dict[str, Tensor]:
@@ -162,9 +187,9 @@ class Reading:
         self._add(index, {"lengths": lengths, **_by_length(lengths, numbers)})
         if heads is not None and self.batch.start < self.options.kernels:
             # Behind a norm that comes after the sum, the network's input and output are taken as they are.
-            turned = "fed" in parts and "given" in parts and torch.equal(u, v)
+            turned = "fed" in parts and "given" in parts and self._post_norm(index, u, v)
             ranked = (parts["fed"], parts["fed"] + parts["given"]) if turned else (v + z, after)
-            self._add(index, self._kernels(layer, heads, ranked, lengths[: self.options.kernels - self.batch.start]))
+            self._kernels(index, heads, ranked, lengths[: self.options.kernels - self.batch.start])
         if heads is not None and self.hidden is not None and self.batch.start < self.options.lemma:
             few = slice(self.options.lemma - self.batch.start)
             self._add(index, self._lemma(layer, heads.of(few), self.hidden[few]))
@@ -216,20 +241,35 @@ class Reading:
             numbers |= mask_mass(heads.matrix, self.hidden, layer.leading)
         return numbers
 
-    def _kernels(
-        self, layer: AttentionBlock, heads: Heads, ranked: tuple[Tensor, Tensor], lengths: Tensor
-    ) -> dict[str, Tensor]:
+    def _post_norm(self, index: int, u: Tensor, v: Tensor) -> bool:
+        """Whether the attention is given what enters the block; found out on the first batch that is read."""
+        if index not in self.post_norm:
+            self.post_norm[index] = torch.equal(u, v)
+        return self.post_norm[index]
+
+    def _kernels(self, index: int, heads: Heads, ranked: tuple[Tensor, Tensor], lengths: Tensor) -> None:
         """What is taken apart on a few images only: the kernel, and the rank before and after the FFN."""
+        layer = self.stage.layers[index]
+        tables: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def numbers(rows: Tensor, length: int) -> dict[str, Tensor]:
-            span, rows = layer.span(length), rows.to(ranked[0].device)
-            group = heads.of(rows)
+            span, where = layer.span(length), rows.to(ranked[0].device)
+            group = heads.of(where)
             patches = group.matrix[..., span, span]
             patches = patches / patches.sum(-1, keepdim=True)
-            ranks = {key("added_rank"): added_rank(*(tokens[rows, span] for tokens in ranked))}
-            return kernel(group, patches, layer.within(length), span) | ranks
+            tables.append((rows, *grams(*(tokens[where, span] for tokens in ranked))))
+            return kernel(group, patches, layer.within(length), span)
 
-        return _by_length(lengths, numbers)
+        self._add(index, _by_length(lengths, numbers))
+        self.grams.append((index, tables))
+
+    def _ranks(self) -> None:
+        """The ranks that all layers' feed-forward networks add."""
+        tables = [table for _, parts in self.grams for table in parts]
+        ranks = iter(added_rank([table[1] for table in tables], [table[2] for table in tables]) if tables else [])
+        for index, parts in self.grams:
+            values = [{key("added_rank"): next(ranks)} for _ in parts]
+            self._add(index, in_order(values, [rows for rows, _, _ in parts]))
 
     def _lemma(self, layer: AttentionBlock, heads: Heads, hidden: Tensor) -> dict[str, Tensor]:
         """Lemma 6.1, and how far the weights of (25) reach."""
@@ -280,7 +320,7 @@ class Reading:
                 changes = step(of, value[rows, span] - before, size, grid)
                 return changes | {key("norm", of=of): size[0], key("variation", of=of): size[1]}
 
-            self._add(index, _by_length(lengths_of(self.batch.inputs, v.shape[1], len(v), layer.name), numbers))
+            self._add(index, _by_length(self._lengths(layer, v.shape[1], len(v)), numbers))
         return None
 
     # -- between layers --------------------------------------------------------------------------------------------
@@ -289,7 +329,7 @@ class Reading:
         """One row per image: the patches side by side, or the mean over valid words where their number differs."""
         inputs, count = self.batch.inputs, tokens.shape[1]
         if isinstance(inputs, dict) and "attention_mask" in inputs:
-            valid = torch.arange(count) < lengths_of(inputs, count, len(tokens), layer.name)[:, None]
+            valid = torch.arange(count) < self._lengths(layer, count, len(tokens))[:, None]
             weights = valid.to(tokens.device)[..., None].to(tokens)
             self.features.append((tokens * weights).sum(1) / weights.sum(1))
         else:
@@ -301,9 +341,9 @@ class Reading:
         count = len(layers[0])
         stream, remainder = CKAStream(), count % self.group
         for start in range(0, count - remainder, self.group):
-            stream.update([_factor(layer[start : start + self.group]) for layer in layers])
+            stream.update(_factors([layer[start : start + self.group] for layer in layers]))
         if stop == self.n and remainder >= LEAST_GROUP:  # fewer at the end, where they are enough for an estimate
-            stream.update([_factor(layer[count - remainder :]) for layer in layers])
+            stream.update(_factors([layer[count - remainder :] for layer in layers]))
         # A copy: a view would keep the whole batch.
         self.waiting = [layer[count - remainder :].clone() for layer in layers] if remainder else []
         self.position = stop
@@ -342,13 +382,27 @@ def _by_length(lengths: Tensor, numbers: Callable[[Tensor, int], dict[str, Tenso
     """Numbers of all samples, from those with the same number of valid tokens each."""
     groups = [(lengths == length).nonzero()[:, 0] for length in lengths.unique()]
     parts = [numbers(rows, int(lengths[rows[0]])) for rows in groups]
-    return in_order(parts, groups, len(lengths))
+    return in_order(parts, groups)
 
 
-def _factor(features: Tensor) -> Tensor:
+def _factors(layers: Sequence[Tensor]) -> list[Tensor]:
     """Few numbers with the same distances as many [n, f]: CKA sees inner products of centred rows alone."""
-    centred = features - features.mean(0)
-    if centred.shape[1] <= len(centred):
-        return centred.double().cpu()
-    values, vectors = torch.linalg.eigh((centred @ centred.T).double().cpu())
-    return vectors * values.clamp_min(0).sqrt()
+    centred = [features - features.mean(0) for features in layers]
+    tables = [rows if rows.shape[1] <= len(rows) else rows @ rows.T for rows in centred]
+    factors = list(fetched({str(index): table.double() for index, table in enumerate(tables)}).values())
+    wide = [index for index, rows in enumerate(centred) if rows.shape[1] > len(rows)]
+    for index in wide:
+        values, vectors = torch.linalg.eigh(factors[index])
+        factors[index] = vectors * values.clamp_min(0).sqrt()
+    return factors
+
+
+def fetched(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of float64 on the CPU, brought over together."""
+    far = {name: values for name, values in numbers.items() if values.is_cuda}
+    if not far:
+        return dict(numbers)
+    flat = torch.cat([values.flatten() for values in far.values()]).cpu()
+    sizes = [values.numel() for values in far.values()]
+    near = {name: part.view(far[name].shape) for name, part in zip(far, flat.split(sizes), strict=True)}
+    return {name: near.get(name, values) for name, values in numbers.items()}
