@@ -25,8 +25,8 @@ def hash_tensor(digest: Any, tensor: Tensor) -> None:
         piece = values[start : start + rows]
         part = piece.cpu().contiguous().reshape(-1)
         # A weight of fully_shard must stay resizable, which NumPy's view of it would end.
-        own = isinstance(tensor, nn.Parameter) and part.data_ptr() == piece.data_ptr()
-        part = part.clone() if own else part
+        shared = isinstance(tensor, nn.Parameter) and part.data_ptr() == piece.data_ptr()
+        part = part.clone() if shared else part
         digest.update(part.view(torch.uint8).numpy().data)
 
 

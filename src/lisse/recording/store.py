@@ -148,9 +148,9 @@ class Store:
         else:
             self._staging.finish()
             _trim(slot)
-            segment = self._device_segment(slot, count, self.on_device)
-            if segment is not None:
-                slot.segments.append(segment.copy_(rows))
+            room = self._device_segment(slot, count, self.on_device)
+            if room is not None:
+                slot.segments.append(room.copy_(rows))
             else:
                 self._leave_device(slot)
                 slot.segments.append(rows.to("cpu", slot.dtype, copy=True).contiguous())
