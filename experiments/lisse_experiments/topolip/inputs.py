@@ -30,7 +30,8 @@ class NormalisedInput(Topology):
         recording = run.recording(clouds.samples)
         images = torch.as_tensor(recording[source.name])
         shape = (1, -1, *(1,) * (images.ndim - 2))
-        normalised = (images - torch.tensor(self.mean).view(shape)) / torch.tensor(self.std).view(shape)
+        mean, std = (torch.tensor(numbers, device=images.device).view(shape) for numbers in (self.mean, self.std))
+        normalised = (images - mean) / std
         before, after = (
             run.piece(self, tap.name, functools.partial(self._of_layer, points, tap.name, clouds, run.device))
             for tap, points in ((source, {source.name: normalised}), (first, recording))
