@@ -62,6 +62,15 @@ def test_a_rank_one_bump_on_the_identity_is_found():
         torch.testing.assert_close(found.value, torch.full((2,), 1 + bump, dtype=torch.float64), rtol=1e-4, atol=0)
 
 
+def test_more_steps_than_there_are_directions_lose_nothing():
+    matrix = torch.tensor([[0.25, 0.0], [0.1, 0.5]])
+    for seed in range(20):  # what is left of a vector in the span of all others is rounding, and no direction
+        x = torch.zeros(3, 2, requires_grad=True)
+        found = jacobian_norm(x @ matrix.T, x, tol=1e-6, generator=generator(seed))
+        torch.testing.assert_close(found.value, torch.linalg.matrix_norm(matrix.double(), 2).expand(3))
+        assert found.converged.all()
+
+
 def test_a_sample_does_not_depend_on_who_shares_its_batch():
     matrices = torch.randn(5, 40, 50, generator=generator(), dtype=torch.float64)
     start = torch.randn(5, 50, generator=generator(1), dtype=torch.float64)

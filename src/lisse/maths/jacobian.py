@@ -12,6 +12,7 @@ from torch import Tensor
 from lisse.maths.given import check_least, check_positive
 
 _LEAST_STEPS = 4
+_CUTS = 64  # parts of a vector
 _NO_SECOND = "jacobian_norm: y must have second derivatives in x, got an operation without them on the way."
 
 
@@ -68,44 +69,59 @@ def jacobian_norm(
     if not pulled.requires_grad:
         raise ValueError(_NO_SECOND)
     v = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device) if start is None else start.to(x)
-    vs, us = [_unit(v)], list[Tensor]()
     n = len(x)
-    bidiagonal = torch.zeros(n, max_iter, max_iter, dtype=torch.float64, device=x.device)
-    mixture = torch.zeros(n, max_iter, dtype=torch.float64, device=x.device)
-    converged = torch.zeros(n, dtype=torch.bool, device=x.device)
-    finite = torch.ones_like(converged)
+    host = x.device.type == "cpu"
+    vs, us = (
+        torch.empty(
+            max_iter, n, math.prod(like.shape[1:]), dtype=_wide(like.dtype) if host else like.dtype, device=like.device
+        )
+        for like in (x, y)
+    )
+    live = _unit_into(vs[0], v.flatten(1)) > 0
+    finite = torch.ones(n, dtype=torch.bool, device=x.device)
+    # On a GPU the host waits for a few numbers a step, and makes the small decompositions itself.
+    bidiagonal = torch.zeros(n, max_iter, max_iter, dtype=torch.float64)
+    mixture = torch.zeros(n, max_iter, dtype=torch.float64)
+    converged = torch.zeros(n, dtype=torch.bool)
 
-    def forward(vector: Tensor) -> tuple[Tensor, Tensor]:
-        return _in_range(lambda scaled: _jvp(pulled, covector, scaled), vector, finite)
+    def forward(vector: Tensor) -> Tensor:
+        return _jvp(pulled, covector, vector.to(x.dtype).reshape(x.shape)).flatten(1)
 
-    def backward(vector: Tensor) -> tuple[Tensor, Tensor]:
-        return _in_range(lambda scaled: torch.autograd.grad(y, x, scaled, retain_graph=True)[0], vector, finite)
+    def backward(vector: Tensor) -> Tensor:
+        return torch.autograd.grad(y, x, vector.to(y.dtype).reshape(y.shape), retain_graph=True)[0].flatten(1)
 
-    steps = 0
+    def step(k: int, *, again: bool) -> tuple[Tensor, Tensor]:
+        """αₖ, βₖ, whether all was finite and whether products left the range ``[4, n]``; and which vₖ₊₁ are not 0."""
+        image, scale, before, out = _in_range(forward, vs[k], live, finite, x.dtype, again=again)
+        alpha = _unit_into(us[k], _orthogonal(image, us[:k]))
+        image, back, after, far = _in_range(backward, us[k], alpha > 0, before, y.dtype, again=again)
+        beta = _unit_into(vs[k + 1] if k + 1 < max_iter else None, _orthogonal(image, vs[: k + 1]))
+        return torch.stack([alpha * scale, beta * back, after.double(), (out | far).double()]), beta > 0
+
+    steps, again = 0, host
     for k in range(max_iter):
         steps = k + 1
-        image, scale = forward(vs[k])
-        u = _orthogonal(image, us)
-        alpha = _norm(u) * scale
-        us.append(_unit(u))
-        image, scale = backward(us[k])
-        w = _orthogonal(image, vs)
-        beta = _norm(w) * scale
+        numbers, ahead = step(k, again=again)
+        alpha, beta, regular, out = numbers.cpu()
+        if not again and bool(out.any()):  # that rarely happens, and asking before each product makes a GPU wait
+            again = True
+            numbers, ahead = step(k, again=again)
+            alpha, beta, regular, _ = numbers.cpu()
+        live, finite = ahead, numbers[2].bool()
         bidiagonal[:, k, k] = alpha
-        left, sigma, right = torch.linalg.svd(bidiagonal[:, :steps, :steps])
-        mixture[:, :steps] = torch.where(converged[:, None], mixture[:, :steps], right[:, 0])
-        residual = beta * left[:, k, 0].abs()
-        enough = steps >= min(_LEAST_STEPS, max_iter)
-        converged |= (residual <= tol * sigma[:, 0]) if enough else torch.zeros_like(converged)
-        if bool((converged | ~finite).all()) or steps == max_iter:
+        rows = (~converged).nonzero()[:, 0]
+        left, sigma, right = torch.linalg.svd(bidiagonal[rows, :steps, :steps])
+        mixture[rows, :steps] = right[:, 0]
+        if steps >= min(_LEAST_STEPS, max_iter):
+            converged[rows] = beta[rows] * left[:, k, 0].abs() <= tol * sigma[:, 0]
+        if bool((converged | ~regular.bool()).all()) or steps == max_iter:
             break
         bidiagonal[:, k, k + 1] = beta
-        vs.append(_unit(w))
-    direction = sum((_spread(mixture[:, k], x).to(x.dtype) * vs[k] for k in range(steps)), torch.zeros_like(x))
-    direction = _unit(direction)
-    image, scale = forward(direction)
+    direction = torch.bmm(mixture[:, None, :steps].to(vs), vs[:steps].transpose(0, 1))[:, 0]
+    live = _unit_into(direction, direction) > 0
+    image, scale, finite, _ = _in_range(forward, direction, live, finite, x.dtype, again=True)
     value = torch.where(finite, _norm(image) * scale, torch.nan)
-    return JacobianNorm(value, direction.detach(), converged & finite, steps)
+    return JacobianNorm(value, direction.reshape(x.shape), converged.to(x.device) & finite, steps)
 
 
 def worst_token_stretch(
@@ -173,42 +189,71 @@ def _jvp(pulled: Tensor, covector: Tensor, v: Tensor) -> Tensor:
     return w
 
 
-def _in_range(product: Callable[[Tensor], Tensor], vector: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-    """A linear map's ``product(vector)`` as images of norm 0 or in [½, 1), and the scale ``[n]`` of each.
+def _in_range(
+    product: Callable[[Tensor], Tensor],
+    vector: Tensor,
+    live: Tensor,
+    finite: Tensor,
+    dtype: torch.dtype,
+    *,
+    again: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A linear map's ``product(vector)`` ``[n, d]`` as images of norm 0 or in [½, 1), and the scale ``[n]`` of each.
 
-    Products that may have left the range of the dtype on their way are taken once more, of ``vector`` over or times a
-    power of two, which is exact. Rows that are not finite even so are zero, and are taken out of ``finite``.
+    ``dtype`` is that in which the product is made. Products of ``live`` vectors (not 0) that may have left its range on
+    their way are taken once more (``again``), of ``vector`` over or times a power of two, which is exact. Rows that are
+    not finite even so are zero. Also which rows are ``finite`` still, and which products may have left the range.
     """
     image = product(vector)
-    least = math.log2(torch.finfo(vector.dtype).tiny)
+    least = math.log2(torch.finfo(dtype).tiny)
     reach = 2.0 ** int(-0.75 * least)
     size = _norm(image)
     shift = torch.ones_like(size).masked_fill_(size < 1 / reach, reach).masked_fill_(~(size < reach), 1 / reach)
-    if bool((shift != 1).any()):
-        image = product(vector * _spread(shift, vector).to(vector.dtype))
+    out = (shift != 1) & live
+    if again and bool(out.any()):
+        image = product(vector * shift[:, None].to(vector.dtype))
         size = _norm(image)
-    finite &= size.isfinite()
+    finite = finite & size.isfinite()
     exponent = torch.frexp(torch.where(finite, size, 0.0))[1].double().clamp_min(least)
-    image = torch.where(_spread(finite, image), image, 0.0) * _spread(torch.exp2(-exponent), image).to(image.dtype)
-    return image, torch.exp2(exponent) / shift
+    image = torch.where(finite[:, None], image, 0.0) * torch.exp2(-exponent)[:, None].to(image.dtype)
+    return image, torch.exp2(exponent) / shift, finite, out
 
 
 def _norm(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x.detach().flatten(1), dim=1, dtype=torch.float64)
+    return torch.linalg.vector_norm(x, dim=1, dtype=torch.float64)
 
 
-def _spread(values: Tensor, like: Tensor) -> Tensor:
-    return values.reshape(-1, *([1] * (like.ndim - 1)))
-
-
-def _unit(x: Tensor) -> Tensor:
-    """Each sample over its norm; zero stays zero."""
+def _unit_into(unit: Tensor | None, x: Tensor) -> Tensor:
+    """Each row over its norm, written into ``unit``, and the norms ``[n]``; what is next to zero is zero."""
     size = _norm(x)
-    return x * _spread(torch.where(size > torch.finfo(x.dtype).tiny, 1 / size, 0.0), x).to(x.dtype)
+    factor = torch.where(size > torch.finfo(x.dtype).tiny, 1 / size, 0.0)
+    if unit is not None:
+        # A short dtype in float32: rounding the factor would put all of the row off.
+        unit.copy_(x * factor[:, None].to(_wide(x.dtype)))
+    return size
 
 
-def _orthogonal(x: Tensor, basis: list[Tensor]) -> Tensor:
-    """``x`` less its parts along orthonormal vectors, taken out one after the other (modified Gram–Schmidt)."""
-    for vector in basis:
-        x = x - _spread((x * vector).flatten(1).sum(1), x) * vector
-    return x
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _orthogonal(x: Tensor, basis: Tensor) -> Tensor:
+    """``x`` ``[n, d]`` less its parts along the orthonormal vectors of ``basis`` ``[k, n, d]``.
+
+    Twice by classical Gram–Schmidt ([giraud2005]): two products with the whole basis each, where the modified one takes
+    k vectors one after the other. A row that loses half of its length the second time too lies in the span, and what
+    is left of it is rounding: it is zero.
+    """
+    if not len(basis):
+        return x
+    k, n, d = basis.shape
+    # A GPU shares out what is several products: of one with few rows it uses a corner.
+    cuts = 1 if x.device.type == "cpu" else math.gcd(d, _CUTS)
+    parts = basis.view(k, n * cuts, d // cuts).transpose(0, 1)
+    x, sizes = x.to(basis.dtype), []
+    for _ in range(2):
+        rows = x.reshape(n * cuts, 1, d // cuts)
+        shares = torch.bmm(rows, parts.transpose(1, 2)).reshape(n, cuts, k).sum(1, keepdim=True)
+        x = torch.baddbmm(rows, shares.expand(-1, cuts, -1).reshape(n * cuts, 1, k), parts, alpha=-1).reshape(n, d)
+        sizes.append(_norm(x))
+    return torch.where((sizes[1] > sizes[0] / 2)[:, None], x, 0.0)
