@@ -31,6 +31,7 @@ RIGID: tuple[Change, ...] = ("rotation", "shift")
 LAYERS: tuple[Change, ...] = (*RIGID, "scale")
 EVERYTHING: tuple[Change, ...] = (*LAYERS, "temperature")
 #: Kinds of picture: of rows (lines, dots), and of arrays (all others).
+Look = Literal["line", "bars", "floor"]
 Form = Literal[
     "lines", "dots", "curves", "scatter", "matrices", "histograms", "diagrams", "barcodes", "measures", "images"
 ]
@@ -122,7 +123,8 @@ class Line:
     names a coordinate over which the mean is drawn, ``relative`` divides by the value at the first layer, ``band``
     ``(key, low, high)`` fills the room between the rows at two other values of a coordinate of ``at``. ``dots`` are
     names of arrays ``[layers, k]`` that follow each other along the line: their entries are dots around it.
-    ``power``: the rows hold logarithms to base ten already.
+    ``power``: the rows hold logarithms to base ten already. ``look``: a line; ``bars`` that stand on the axis, one at
+    each place; or a ``floor``, the room below the line, shaded: what stays in it is nothing to speak of.
     """
 
     quantity: str
@@ -133,6 +135,10 @@ class Line:
     band: tuple[Value, ...] = ()
     dots: tuple[str, ...] = ()
     power: bool = False
+    look: Look = "line"
+
+    def __post_init__(self) -> None:
+        _choice("Line", "look", self.look, get_args(Look))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 
 from lisse.profile import Chart, Line, Panel, Part, Profile, Quantity, Row
-from lisse.reporting import chart_figure, charts_of, former, named_figure
+from lisse.reporting import chart_figure, charts_of, former, named_figure, report
 from lisse.reporting.declared import up_to_date
 
 LAYERS = (("in", 0.0), ("mid", 0.5), ("out", 1.0))
@@ -55,6 +56,48 @@ def test_a_line_per_set_of_coordinates_with_its_neutral_value_and_whole_number()
     assert texts(figure)[:2] == ["a=1", "a=2"]
     assert "lower bound: the true value is at least this, with its interval over samples" in texts(figure)
     assert (ax.get_yscale(), ax.get_title("left")) == ("log", "by layer")
+
+
+STANDING = Panel("by layer", (
+    Line("weight", "above", {"a": 2}), Line("weight", "each", {"a": 1}, look="bars"),
+    Line("price", "least", {"class": "x", "quantile": 0.5}, look="floor"),
+))  # fmt: skip
+
+
+def test_bars_and_a_floor_stand_on_the_axis():
+    figure = chart_figure([profile(STANDING, apart=True)], "scales")
+    (ax,) = figure.axes
+    foot = ax.get_ylim()[0]
+    bars = [(bar.get_y(), round(bar.get_y() + bar.get_height(), 9)) for bar in ax.patches]
+    assert bars == [(foot, 1), (foot, 10), (foot, 100)]
+    (floor,) = [
+        patch for patch in ax.collections if patch.get_paths()[0].vertices[:, 1].min() == foot and patch.get_alpha()
+    ]
+    assert floor.get_paths()[0].vertices[:, 1].max() == 2
+    assert texts(figure)[:3] == ["above", "each", "least"]
+    both = chart_figure([profile(STANDING), profile(STANDING, name="b")], "scales").axes[0]
+    assert both.get_title("left") == "by layer\n(bars: each, shaded: least)"
+    first, second = both.patches[0], both.patches[3]
+    assert first.get_x() + first.get_width() == pytest.approx(second.get_x())  # of two models beside each other
+    with pytest.raises(ValueError, match="look must be one of line, bars, floor, got 'pie'"):
+        Line("weight", look="pie")  # type: ignore[arg-type]
+
+
+def test_bars_and_a_floor_stand_on_the_axis_of_a_page():
+    text = report(profile(STANDING, lead=True)).text
+    (bars,) = re.findall(r'<path d="([^"]+)" class="bars m0"', text)
+    assert [float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)V", bars)] == [248.0] * 3
+    tops = [float(y) for y in re.findall(r"V([\d.]+)h", bars)]
+    assert tops == sorted(tops, reverse=True)
+    assert text.count('class="floor m0"') == 1
+    assert "What is weighed. Line: above. Bars: each. Shaded: least." in text
+    twice = report([profile(STANDING, lead=True), profile(STANDING, name="b", lead=True)]).text
+    widths = [
+        float(width) for width in re.findall(r"h([\d.]+)V", " ".join(re.findall(r'd="([^"]+)" class="bars', twice)))
+    ]
+    assert widths == [11.0] * 6
+    ids = re.findall(r'id="([^"]+)"', text)
+    assert len(set(ids)) == len(ids)
 
 
 def test_models_have_colours_and_coordinates_dashes():

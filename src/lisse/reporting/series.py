@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from lisse.profile import Kind, Line, Panel, Profile, Quantity, Row, Value, coordinate_text
+from lisse.profile import Kind, Line, Look, Panel, Profile, Quantity, Row, Value, coordinate_text
 from lisse.reporting.declared import up_to_date
 
 Owner = TypeVar("Owner")
+
+#: How a chart's lines are called where they look unlike.
+LOOK_WORDS: dict[Look, str] = {"line": "line", "bars": "bars", "floor": "shaded"}
 
 
 @dataclass

@@ -26,7 +26,7 @@ from lisse.run import Instrument, Order, Run, Size, joined, profile_of
 from lisse.run.accuracy import measured_score
 from lisse.run.cache import Cache, default_cache
 from lisse.run.calibration import CALIBRATION, calibrated
-from lisse.run.instrument import distinct_instruments
+from lisse.run.instrument import distinct_instruments, provenance_of
 from lisse.run.pair import RunPair, profile_of_pair
 from lisse.surveying.beside import at_start, seconds_per_sample, with_pictures, zoo_architecture
 from lisse.taps import tracking_norms
@@ -204,9 +204,8 @@ class _Work:
             for instrument in self.instruments
         ]
         pairs = [instrument for instrument in instruments if instrument.SIDES == 2]
-        # Where nothing else was asked for, they say themselves why there is nothing of one network.
-        instruments = [instrument for instrument in instruments if instrument.SIDES == 1] or pairs
-        fits = [instrument for instrument in instruments if instrument.SIDES == 1 and instrument.fits(run) is None]
+        instruments = [instrument for instrument in instruments if instrument.SIDES == 1]
+        fits = [instrument for instrument in instruments if instrument.fits(run) is None]
         costs = {instrument.name: instrument.seconds(per_sample, len(run.taps), len(data)) for instrument in fits}
         again = [costs[instrument.name] for instrument in fits if instrument.AT_START]
         # Beside random weights other random weights say little, unless somebody asks for them.
@@ -222,12 +221,14 @@ class _Work:
 
     def _put_beside(self, key: str, network: _Network, run: Run, instruments: Sequence[Instrument]) -> None:
         """The first network before this one that instruments for two have something to say of."""
+        if self.asked_for:  # what nobody asked for is not missed
+            reason = "it looks at two networks beside each other, and none stands beside this one."
+            network.alone = {item.name: reason for item in instruments}
         earlier = [] if key in self.seeds else [other for other in self.runs if other not in self.seeds]
         for other in earlier:
             pair = RunPair(self.runs[other], run)
             reasons = {item.name: item.fits_pair(pair) for item in instruments}
-            if self.asked_for:  # what nobody asked for is not missed
-                network.alone |= {name: reason for name, reason in reasons.items() if reason is not None}
+            network.alone |= {name: reasons[name] or "" for name in network.alone}
             network.pairs = [item for item in instruments if reasons[item.name] is None]
             if network.pairs:
                 network.beside = other
@@ -328,6 +329,8 @@ class _Work:
         run.progress = lambda event: self._tell(dataclasses.replace(event, task=f"{title}: {event.task}"))
         clock = time.perf_counter()
         try:
+            if not instruments:
+                return Profile((), provenance_of(run, title, 0.0))
             return profile_of(run, instruments, name=title, on_error="note")
         except Exception as error:  # the whole model, not one instrument: the others still come, and this is said
             self._say(f"{title} failed: {error}", level="warning")

@@ -71,15 +71,15 @@ class Drift(Instrument):
         Chart(
             "drift",
             "Where two networks part",
-            "What a layer adds on the same input stands beside the difference that has gathered up to there, and "
-            "beside the noise of one network against itself.",
+            "What a layer adds on the same input, the difference that has gathered up to there, and the noise of one "
+            "network against itself.",
             (
                 Panel(
                     "relative to the activations",
                     (
-                        Line("injected", "added by the layer", {}),
                         Line("drift", "gathered", {}),
-                        Line("noise_floor", "noise", {}),
+                        Line("injected", "added by the layer", {}, look="bars"),
+                        Line("noise_floor", "noise", {}, look="floor"),
                     ),
                 ),
             ),
@@ -355,7 +355,7 @@ class Drift(Instrument):
         for name in (*finding.layers, "rest"):
             orders = {order: values[key] for order in ORDERS if (key := f"{order}/{name}") in values}
             if len(orders) == 2:
-                orders["both"] = torch.stack(list(orders.values())).mean(0)
+                orders = {"both": torch.stack(list(orders.values())).mean(0), **orders}
             spot = _spot(pair, name) if name != "rest" else None
             for order, part in orders.items():
                 finite = part[part.isfinite()]

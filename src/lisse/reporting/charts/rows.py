@@ -10,15 +10,17 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from lisse.profile import Line, Panel, Part, Row, Value, coordinate_text
+from lisse.profile import Line, Look, Panel, Part, Row, Value, coordinate_text
 from lisse.reporting.charts.scene import LINE_STYLES, STYLE_WORDS, Drawing, Scene, agrees
 from lisse.reporting.figure import GREY, INK, PALETTE, plain_text
 from lisse.reporting.kinds import KINDS
 from lisse.reporting.marks import draw_line, handle, kinds_legend, log_ticks, visible
-from lisse.reporting.series import Series, drawable, in_powers, on_line, without, words_of
+from lisse.reporting.series import LOOK_WORDS, Series, drawable, in_powers, on_line, without, words_of
 
+STANDING = 0.3  # opacity of bars and floors
 MOST_DECADES = 12  # a panel of powers of ten over more of them is compressed: a bound of 10^900 must not hide the free
 
 Group = tuple[dict[str, Value], list[Row]]
@@ -58,7 +60,7 @@ def line_pictures(scene: Scene, panel: Panel) -> tuple[list[Drawing], list[str]]
     if len(scene.parts) > 1:
         scene.handles |= {name: handle(name, colour) for name, _, colour in scene.models if name not in scene.handles}
     dashes = [
-        f"{STYLE_WORDS[rank % len(STYLE_WORDS)]}: {line.label}"
+        f"{LOOK_WORDS[line.look] if line.look != 'line' else STYLE_WORDS[rank % len(STYLE_WORDS)]}: {line.label}"
         for rank, line in enumerate(panel.lines)
         if rank and line.label and any(key[1] == rank for key in groups)
     ]
@@ -73,7 +75,7 @@ class _Lines:
         self, scene: Scene, panel: Panel, groups: Mapping[tuple[int, int], Sequence[Group]], varying: Sequence[str]
     ) -> None:
         self.scene, self.panel = scene, panel
-        self.lines: list[tuple[Series, str, Any]] = []
+        self.lines: list[tuple[Series, str, Any, Look]] = []
         self.dots = [
             (scene.parts[index], panel.lines[rank].dots, sets[0][1], scene.models[index][2])
             for (index, rank), sets in groups.items()
@@ -84,7 +86,7 @@ class _Lines:
                 words = words_of({key: at[key] for key in varying if key in at})
                 series = Series(scene.models[index][0], words, rows[0].kind, rows)
                 colour, dash = self._apart(rank, series) if scene.chart.apart else self._look(index, rank, series, at)
-                self.lines.append((series, colour, dash))
+                self.lines.append((series, colour, dash, panel.lines[rank].look))
                 scene.kinds.setdefault(series.kind, series)
         if scene.kinds.keys() - {"exact", "estimate"}:
             for entry in kinds_legend(list(scene.kinds.values())):
@@ -100,7 +102,10 @@ class _Lines:
         line = self.panel.lines[rank]
         label = visible(line.label or self.scene.quantity(line.quantity).label)
         marker = KINDS[series.kind].marker
-        entry = Line2D([], [], label=label, color=colour, ls=dash, marker=marker, ms=5, lw=1.6)
+        colour = GREY if line.look == "floor" else colour
+        entry: Any = Line2D([], [], label=label, color=colour, ls=dash, marker=marker, ms=5, lw=1.6)
+        if line.look != "line":
+            entry = Patch(facecolor=colour, alpha=STANDING, label=label)
         self.scene.handles.setdefault(label, entry)
         return colour, dash
 
@@ -128,13 +133,14 @@ class _Lines:
 
     def __call__(self, ax: Axes) -> None:
         panel, over = self.panel, self.panel.over
-        rows = [row for series, _, _ in self.lines for row in series.rows]
+        rows = [row for series, *_ in self.lines for row in series.rows]
         quantities = [self.scene.quantity(line.quantity) for line in panel.lines]
         plain = panel.powers or self.scene.chart.limits
         log = not plain and quantities[0].scale == "log" and any(drawable(row.value, True) for row in rows)
-        for series, colour, dash in self.lines:
+        for series, colour, dash, look in self.lines:
             label = " ".join(filter(None, (series.model, series.at)))
-            draw_line(ax, [_along(row, over) for row in series.rows], series, colour, log=log, label=label, dash=dash)
+            style = dash if look == "line" else "none"
+            draw_line(ax, [_along(row, over) for row in series.rows], series, colour, log=log, label=label, dash=style)
         for part, names, middle, colour in self.dots:
             _dots(ax, part, names, [row.depth or 0.0 for row in middle], colour)
         self._levels(ax)
@@ -149,6 +155,24 @@ class _Lines:
             low, high = self.scene.chart.limits
             ax.set_ylim(low - 0.02 * (high - low), high + 0.02 * (high - low))
         _across(ax, over, panel.label, [_along(row, over) for row in rows])
+        self._standing(ax, log)
+
+    def _standing(self, ax: Axes, log: bool) -> None:
+        """What stands on the axis, once it is known where that is: bars, those of several models side by side."""
+        foot, top = ax.get_ylim()
+        bars = [line for line in self.lines if line[3] == "bars"]
+        for series, colour, _, look in self.lines:
+            x = [_along(row, self.panel.over) for row in series.rows]
+            values = [value if math.isfinite(value) else foot for value in series.values(log)]
+            if look == "floor":
+                ax.fill_between(x, foot, values, color=colour, alpha=STANDING, linewidth=0)
+            elif look == "bars":
+                room = min([b - a for a, b in itertools.pairwise(sorted(set(x)))], default=0.1)
+                wide = min(0.7 * room, 0.05 * max(x[-1] - x[0], 1e-9) or room) / len(bars)
+                shift = wide * ([line[0] for line in bars].index(series) - (len(bars) - 1) / 2)
+                heights = [value - foot for value in values]
+                ax.bar([at + shift for at in x], heights, wide, foot, color=colour, alpha=STANDING, linewidth=0)
+        ax.set_ylim(foot, top)
 
     def _levels(self, ax: Axes) -> None:
         """Where nothing is gained or lost, and the whole network's part_groups number, dotted."""

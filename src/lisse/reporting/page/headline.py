@@ -48,8 +48,9 @@ def headings(quantities: Iterable[tuple[str, Mapping[str, Quantity]]]) -> list[H
 
 
 def page_headings(entries: Entries) -> list[Heading]:
-    """The headlines of all instruments on a page."""
-    return headings((name, entries.quantities(name)) for name in entries.instruments)
+    """The headlines of all instruments on a page, but those of two networks, whose numbers are of no one of them."""
+    names = [name for name in entries.instruments if not any(part.beside for _, part in entries.parts(name))]
+    return headings((name, entries.quantities(name)) for name in names)
 
 
 def heading_entry(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from lisse.profile import Kind, Quantity
+from lisse.profile import Kind, Look, Quantity
 from lisse.reporting.page.axis import Extent, extent_of, short_number
 from lisse.reporting.page.entries import DASHES, Entry
 from lisse.reporting.page.svg import Point, element, mark_path, path_of, text
@@ -19,6 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 54.0, 14.0, 30.0, 42.0
 INSET = 6.0  # between the frame and the first and last marks
 MARK, SMALL = 3.6, 2.0
 MOST_BEYOND = 3  # arrows of one reference line; the others are counted below the figure
+BAR = 22.0  # the widest bar
 CROWDED = 40  # rows of a line above which its marks are smaller
 
 
@@ -32,6 +34,7 @@ class DrawnLine:
     initial: bool = False
     joined: bool = True
     label: str = ""
+    look: Look = "line"
 
     def css(self, name: str) -> str:
         """The classes of one of its elements."""
@@ -101,7 +104,8 @@ def over(traces: Sequence[DrawnLine], quantity: Quantity, across: Across, *, nam
         y = _y(extent, quantity.neutral)
         below.append(element("path", d=path_of([(LEFT, y), (WIDTH - RIGHT, y)]), class_="one"))
     rows: list[int] = []
-    drawn = [_line(trace, point, names, rows) for trace in traces]
+    drawn = [_stand(trace, traces, across, point) for trace in traces if trace.look != "line"]
+    drawn += [_line(trace, point, names, rows) for trace in traces]
     drawn += [_beyond(trace, across, extent, log) for trace in traces if trace.initial]
     total = sum(len(trace.entries) for trace in traces)
     return Plot(_svg([*below, *drawn, _label(quantity)], title, HEIGHT), tuple(rows), total - len(rows))
@@ -160,13 +164,35 @@ def _ends(entries: Iterable[Entry]) -> list[float]:
     return [value for row in rows for value in (row.value, row.low, row.high) if value is not None]
 
 
+def _stand(
+    trace: DrawnLine,
+    traces: Sequence[DrawnLine],
+    across: Across,
+    point: Callable[[Entry, float | None], Point | None],
+) -> Markup:
+    """What stands on the axis: a bar at each place, those of several models beside each other; or a shaded floor."""
+    foot = HEIGHT - BOTTOM
+    points = [at for entry in trace.entries if (at := point(entry, entry.row.value)) is not None]
+    if trace.look == "floor":
+        edges = [[(x, at[1]) for at in ends] for x, ends in ((LEFT, points[:1]), (WIDTH - RIGHT, points[-1:]))]
+        ends = [(LEFT, foot), *edges[0], *points, *edges[1], (WIDTH - RIGHT, foot)]
+        return element("path", d=path_of(ends) + "z", class_=trace.css("floor")) if points else Markup("")
+    models = sorted({other.model for other in traces if other.look == "bars"})
+    places = sorted({across.x(across.value(entry)) for entry in trace.entries})
+    room = min([b - a for a, b in itertools.pairwise(places)], default=2 * BAR)
+    wide = min(BAR, 0.7 * room) / len(models)
+    left = wide * (models.index(trace.model) - len(models) / 2)
+    bars = [f"M{x + left:.2f} {foot:.2f}V{y:.2f}h{wide:.2f}V{foot:.2f}z" for x, y in points]
+    return element("path", d="".join(bars), class_=trace.css("bars")) if bars else Markup("")
+
+
 def _line(
     trace: DrawnLine, point: Callable[[Entry, float | None], Point | None], names: Sequence[str], rows: list[int]
 ) -> Markup:
     middle = [point(entry, entry.row.value) for entry in trace.entries]
     low = [point(entry, _clipped(entry)) for entry in trace.entries]
     high = [point(entry, entry.row.high) for entry in trace.entries]
-    connected = trace.joined and len(middle) > 1
+    connected = trace.joined and len(middle) > 1 and trace.look == "line"
     parts: list[Markup] = []
     if not trace.initial:
         if connected and all(low) and all(high):
@@ -177,11 +203,13 @@ def _line(
         dash = "1.5 3" if trace.initial else "3 3" if trace.kind == "heuristic" else DASHES[trace.model % len(DASHES)]
         parts.append(element("path", d=path_of(middle), class_=trace.css("line"), stroke_dasharray=dash or None))
     last = next((at for at in reversed(middle) if at is not None), None)
-    if trace.label and last is not None:
-        inside = last[0] + 8 + 6.4 * len(trace.label) > WIDTH
-        beside = (last[0] - 2.0, last[1] - 8.0) if inside else (last[0] + 8.0, last[1] + 4.0)
+    if trace.label and last is not None and trace.look != "bars":
+        width = 6.4 * len(trace.label)
+        inside = last[0] + 8 + width > WIDTH
+        top = min(at[1] for at in middle if at is not None and at[0] >= last[0] - width)  # of what it stands above
+        beside = (last[0] - 2.0, top - 8.0) if inside else (last[0] + 8.0, last[1] + 4.0)
         parts.append(text(beside, trace.label, class_=trace.css("label"), anchor="end" if inside else "start"))
-    size = SMALL if trace.initial else MARK if len(trace.entries) <= CROWDED else MARK * 0.7
+    size = SMALL if trace.initial or trace.look != "line" else MARK if len(trace.entries) <= CROWDED else MARK * 0.7
     for entry, at in zip(trace.entries, middle, strict=True):
         if at is not None:
             parts.append(_mark(entry, trace, at, size, names))

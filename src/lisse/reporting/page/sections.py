@@ -16,7 +16,7 @@ from lisse.reporting.page.formulas import formula_html
 from lisse.reporting.page.headline import headings
 from lisse.reporting.page.plots import DrawnLine, Plot, coordinate_axis, depth_axis, over, side_by_side
 from lisse.reporting.page.words import Note, facts_of, how_to_read, notes_of
-from lisse.reporting.series import in_powers, on_line
+from lisse.reporting.series import LOOK_WORDS, in_powers, on_line
 
 MOST_CHOICES = 40
 MOST_LEADS = 4  # figures of an instrument that are open where none declares to lead; the others are behind a fold
@@ -103,6 +103,9 @@ def section(entries: Entries, instrument: str) -> Section:
             figures.append(figure)
         elif loose:
             numbers.append((quantity, tuple(entry for entry in loose if not entry.initial)))
+    for index, figure in enumerate(figures):  # a chart may be called as a quantity is
+        if any(figure.id == other.id for other in figures[:index]):
+            figures[index] = replace(figure, id=f"{figure.id}-{index}")
     for view in (view for figure in figures for view in figure.views):
         for key, value in view.at.items():
             if value not in choices.setdefault(key, []):
@@ -215,7 +218,8 @@ class _Sketch:
         if not views:
             return []
         first = quantities[drawn[0].row.quantity]
-        words = {"name": chart.name, "label": chart.title, "says": chart.says, "lead": True, "better": "neither"}
+        says = " ".join(filter(None, (chart.says, _looks(chart))))
+        words = {"name": chart.name, "label": chart.title, "says": says, "lead": True, "better": "neither"}
         figure = self.figure(replace(first, **words), drawn, views, chart.panels[0].over)  # type: ignore[arg-type]
         powers = " One unit of the axis is a factor of ten." if any(panel.powers for panel in chart.panels) else ""
         return [replace(figure, read=figure.read + powers)]
@@ -315,7 +319,18 @@ def _line_entries(rows: Sequence[Entry], panel: Panel, line: Line) -> list[Entry
 def _labelled(rows: Sequence[Entry], line: Line, spread: set[str], key: str) -> list[DrawnLine]:
     """The lines of a chart's line; one model's carry the words for all."""
     first = min(entry.model for entry in rows)
-    return [replace(trace, label=line.label if trace.model == first else "") for trace in _traces(rows, spread, key)]
+    return [
+        replace(trace, label=line.label if trace.model == first else "", look=line.look)
+        for trace in _traces(rows, spread, key)
+    ]
+
+
+def _looks(chart: Chart) -> str:
+    """Which mark is what, in words, where not all are lines: a bar has no end that a word could stand at."""
+    lines = [line for panel in chart.panels for line in panel.lines]
+    if all(line.look == "line" for line in lines):
+        return ""
+    return " ".join(f"{LOOK_WORDS[line.look].capitalize()}: {line.label}." for line in lines if line.label)
 
 
 def _is_number(text: str) -> bool:
