@@ -8,6 +8,9 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from lisse.models import load_model
 from lisse.sweeping import UnitOutcome
 
 NETWORK = "zoo:fc2?in_channels=1&size=8&mean=none&width=4"
@@ -53,6 +56,10 @@ def dying(task: tuple[int, str]) -> UnitOutcome:
     if number == 2 or (number == 1 and mark.name == "1-0"):
         os.kill(os.getpid(), signal.SIGKILL)
     return UnitOutcome("done", file=str(number))
+
+
+def seeded_network(*, seed: int = 0, width: int = 4) -> nn.Module:
+    return load_model(f"zoo:fc2?in_channels=1&size=8&mean=none&width={width}&seed={seed}")
 
 
 def nothing(task: int) -> UnitOutcome:

@@ -36,6 +36,26 @@ def test_every_model_is_trained_by_every_recipe_from_every_seed():
     assert {unit.training.data for unit in plan.units} == {"digits"}
 
 
+@pytest.mark.parametrize(
+    ("spec", "start"),
+    [
+        ("zoo:fc2?width=4", "zoo:fc2?width=4&seed=3"),
+        ("zoo:fc2?seed=1", "zoo:fc2?seed=1"),
+        ("zoo:fc2?weights=a.pt", "zoo:fc2?weights=a.pt"),
+        ("timm:resnet18?pretrained=false", "timm:resnet18?pretrained=false&seed=3"),
+        ("torchvision:resnet18?pretrained=false&classes=5", "torchvision:resnet18?pretrained=false&classes=5&seed=3"),
+        ("torchvision:resnet18", "torchvision:resnet18"),
+        ("timm:resnet18?pretrained=false&weights=a.pt", "timm:resnet18?pretrained=false&weights=a.pt"),
+        ("hf:folder", "hf:folder"),
+        ("small_sweeps:seeded_network?width=4", "small_sweeps:seeded_network?width=4&seed=3"),
+        ("small_sweeps:nothing", "small_sweeps:nothing"),
+    ],
+)
+def test_random_weights_are_drawn_with_the_units_seed(spec, start):
+    assert Unit(spec, "digits", {}, seed=3).start == start
+    assert Unit(spec, "digits", {}).start == spec
+
+
 def test_a_unit_that_is_named_twice_is_one():
     assert len(plan_of(small(models=[NETWORK, NETWORK])).units) == 1
 

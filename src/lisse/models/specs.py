@@ -34,6 +34,12 @@ class Spec:
     name: str
     options: Mapping[str, Any]
 
+    @property
+    def random(self) -> bool:
+        """Whether its weights are drawn from a seed: of the zoo, timm or torchvision, and none are asked for."""
+        drawn = self.hub == "zoo" or (self.hub in ("timm", "torchvision") and self.options.get("pretrained") is False)
+        return drawn and "weights" not in self.options
+
     def without(self, *names: str) -> str:
         """The spec as text again, less some options."""
         name = text_of(self.name)

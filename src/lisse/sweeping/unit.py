@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import inspect
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ from torch import nn
 from lisse.data import load_data
 from lisse.identity import class_source
 from lisse.instruments.by_name import kinds_named
-from lisse.libraries import importable_folder
+from lisse.libraries import importable_folder, persons_object
 from lisse.models import load_model, tokenizer_for
 from lisse.models.specs import Spec, parse
 from lisse.networks.zoo import seeded
@@ -102,10 +103,10 @@ class Unit:
 
     @property
     def start(self) -> str:
-        """The spec with the seed of random weights, where the spec says neither weights nor seed."""
+        """The spec with the seed of random weights, where it says neither weights nor seed; also of a factory."""
         seed = self.seed if self.training is None else self.training.seed
         parsed = parse(self.model)
-        if parsed.hub != "zoo" or {"seed", "weights"} & parsed.options.keys() or not seed:
+        if not seed or "seed" in parsed.options or not (parsed.random or _takes_seed(parsed)):
             return self.model
         return Spec(parsed.hub, parsed.name, {**parsed.options, "seed": seed}).without()
 
@@ -221,7 +222,7 @@ def measured(unit: Unit, *, trained: Path | None = None, pieces: Path | None = N
             model.eval(), data, seed=unit.seed, batch=unit.batch, memory=unit.memory, device=unit.device, cache=pieces
         )
         try:
-            random = unit.training is None and parse(unit.model).hub == "zoo" and "weights=" not in unit.model
+            random = unit.training is None and parse(unit.model).random
             if random:
                 calibrated(run.model, run.data, run.batch, run.device)
             instruments = unit.measuring()
@@ -264,6 +265,15 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _takes_seed(spec: Spec) -> bool:
+    """Whether a person's factory has a ``seed`` among its arguments; it is imported for that."""
+    if spec.hub != "factory":
+        return False
+    with importable_folder():
+        factory = persons_object(spec.name, "sweep")
+    return not isinstance(factory, nn.Module) and "seed" in inspect.signature(factory).parameters
 
 
 def _with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
