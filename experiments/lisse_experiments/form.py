@@ -228,7 +228,12 @@ def keep(folder: Path, outcome: Outcome, task: Task, seconds: float) -> Path:
         return committed | {result.key: _plain(result) for result in results}
 
     if before and outcome.parts:
-        notes += [f"All but {', '.join(outcome.parts)}: {before['date']}, commit {before['commit']}."]
+        earlier_notes = [note for note in before["notes"] if note not in notes]
+        notes = [
+            *earlier_notes,
+            *notes,
+            f"All but {', '.join(outcome.parts)}: {before['date']}, commit {before['commit']}.",
+        ]
     entries[task.scale] = {
         "seed": task.seed,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -77,6 +77,8 @@ def test_stored_predictions(tmp_path, monkeypatch):
     assert found.stays == [False, True]
     assert found.overlap == [1.0, 0.25]
     assert found.comparable == [False, True]  # "an" became "a"
+    assert found.blank == pytest.approx(1 / 6)
+    assert found.masked == (Pair("A dog is a [MASK].", "A dog is not a [MASK]."),)
     (folder / "pred_NEG-136-SIMP_roberta-base.txt").write_text("['a']")
     with pytest.raises(ValueError, match="must have a line for each of the 6 sentences, in pairs, got 1"):
         pairs.stored_predictions()
@@ -91,6 +93,31 @@ def test_the_real_files():
     stored = pairs.stored_predictions()
     assert len(stored) == 15
     assert {len(one.pairs) for one in stored} == {18, 750, 770}
+
+
+def published(stays, *, file="NEG-1500-SIMP-GEN") -> pairs.Stored:
+    """Ten pairs that differ by "not", of which the first words of some stay."""
+    sentences = tuple((f"word{index} is a fish,", f"word{index} is not a fish,") for index in range(len(stays)))
+    words = tuple((("fish",), ("fish" if stay else "tool",)) for stay in stays)
+    return pairs.Stored("bert", file, sentences, words)
+
+
+@pytest.mark.parametrize(("sign", "holds"), [(1.0, True), (-1.0, False), (0.0, None)])
+def test_stored_predictions_are_tested_beside_the_distances_of_a_proxy(sign, holds):
+    stays = [index % 2 == 0 for index in range(10)]
+    noise = torch.linspace(0, 1, 10, dtype=torch.float64)
+    moved = 30 - sign * 5 * torch.tensor(stays).double() + noise
+    lengths = ["8 tokens" if stay else "9 tokens" for stay in stays]  # the length alone says what stays
+    (network,), by_file = (published(stays),), {"NEG-1500-SIMP-GEN": (moved, lengths)}
+    numbers = {finding.key: finding for finding in tables.of_stored([network], by_file)}
+    where = "stored/NEG-1500-SIMP-GEN/bert"
+    even, odd = moved[::2], moved[1::2]
+    assert numbers[f"{where}/input"].value == pytest.approx(float(odd.mean() - even.mean()))
+    assert numbers[f"{where}/length"].value == pytest.approx(0.0, abs=1e-9)
+    claims = {claim.key: claim.holds for claim in tables.stored_claims([network], by_file)}
+    assert claims == {"stored/input": holds, "stored/length": None}
+    assert tables.stored_claims([published(stays, file="NEG-136-SIMP")], {"NEG-136-SIMP": (moved, lengths)}) == []
+    assert tables.stored_claims([network], {}) == []
 
 
 # --- statistics -----------------------------------------------------------------------------------------------------
@@ -205,6 +232,9 @@ def test_distances_are_those_of_a_naive_reading(model):
         assert float(found.output[place]) == pytest.approx(float((a - b).abs().sum()), rel=1e-4)
         assert found.predicted[place].tolist() == [first, second]
     assert found.of("insertion").tolist() == [pair.kind == "insertion" for pair in some]
+    alone, lengths = negation.input_distances(model, some)  # of which nothing but the embeddings is run
+    torch.testing.assert_close(alone, found.input, rtol=1e-5, atol=0)
+    assert lengths[0] == f"{len(words(some[0].sentence)['input_ids'])} tokens"
     assert (found.words < found.input).all()  # before the normalisation words are small
     assert negation.word(model, words.convert_tokens_to_ids("robin")) == "robin"
 
@@ -227,6 +257,18 @@ def test_models_without_a_known_head_are_read_whole(model, monkeypatch):
     torch.testing.assert_close(again.input, found.input)
     assert torch.equal(again.predicted, found.predicted)
     assert head is model.cls
+
+
+def test_the_stored_predictions_alone_need_a_model_and_the_papers_scale(tmp_path):
+    chosen = study("regularity")
+    for task, match in (
+        (Task("paper", tmp_path, units=("bounds",)), "units must be stored for regularity, got bounds"),
+        (Task("paper", tmp_path, minutes=1.0), "got none"),
+        (Task("paper", tmp_path, units=("stored",)), "units must go with --scale paper and --model"),
+        (Task("smoke", tmp_path, units=("stored",), model="hf:a"), "units must go with --scale paper and --model"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            chosen.run(task)
 
 
 def test_distances_are_kept_for_the_same_weights_and_pairs(model, tmp_path):

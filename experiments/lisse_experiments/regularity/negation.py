@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -138,6 +138,17 @@ def distances(model: nn.Module, pairs: Sequence[Pair], *, device: str = "cpu", t
         if tell is not None:
             tell(min(start + 1024, len(pairs)), len(pairs))
     return Distances(tuple(pairs), *(torch.cat([part[index] for part in parts]) for index in range(4)))
+
+
+def input_distances(model: nn.Module, pairs: Sequence[Pair]) -> tuple[Tensor, list[str]]:
+    """W1 (ground ℓ1) ``[n]`` of what enters the first layer, and each sentence's length; no head is needed."""
+    tokenizer, encoder = _tokenizer(model), cast("Any", model).base_model
+    sides: list[list[Tensor]] = []
+    with torch.no_grad():
+        for texts in zip(*((pair.sentence, pair.negation) for pair in pairs), strict=True):
+            rows = tokenizer([text.replace("[MASK]", tokenizer.mask_token) for text in texts])["input_ids"]
+            sides.append([encoder.embeddings(input_ids=torch.tensor([row]))[0].double() for row in rows])
+    return wasserstein_batch(*sides), [f"{len(tokens)} tokens" for tokens in sides[0]]
 
 
 def kept_distances(

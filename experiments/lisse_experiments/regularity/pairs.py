@@ -6,7 +6,6 @@ import ast
 import itertools
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -119,12 +118,23 @@ def sentences() -> list[str]:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a published network predicted for the unique pairs of a file: at most 20 words each, best first."""
+    """What a published network predicted for the unique pairs of a file: at most 20 words each, best first.
+
+    ``blank`` is the share of the stored lists whose first word is empty (roberta-base's, nearly all): it is left out,
+    and the second stands for the first.
+    """
 
     network: str
     file: str
     pairs: tuple[tuple[str, str], ...]
     predictions: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    blank: float = 0.0
+
+    @property
+    def masked(self) -> tuple[Pair, ...]:
+        """The comparable pairs with [MASK] in place of their last word, which is what was predicted."""
+        texts = [tuple(f"{' '.join(text.split()[:-1])} [MASK]." for text in pair) for pair in self.pairs]
+        return tuple(Pair(*pair) for pair, comparable in zip(texts, self.comparable, strict=True) if comparable)
 
     @property
     def stays(self) -> list[bool]:
@@ -156,17 +166,13 @@ def stored_predictions(folder: str = "negation") -> list[Stored]:
 
 def _stored(network: str, file: str, texts: Path, lists: Path) -> Stored:
     lines = [" ".join(line.split()) for line in read_text(texts).split("\n") if line.strip()]
-    words = [_words(line) for line in read_text(lists).split("\n") if line.strip()]
+    stored = [ast.literal_eval(line) for line in read_text(lists).split("\n") if line.strip()]
+    words = [tuple(word.strip().lower() for word in row if word.strip()) for row in stored]
     if len(lines) != len(words) or len(lines) % 2:
         raise ValueError(
             f"stored_predictions: {lists.name} must have a line for each of the {len(lines)} sentences, in pairs, got "
             f"{len(words)}."
         )
     unique = {(lines[k], lines[k + 1]): (words[k], words[k + 1]) for k in range(0, len(lines), 2)}
-    return Stored(network, file, tuple(unique), tuple(unique.values()))
-
-
-def _words(line: str) -> tuple[str, ...]:
-    """A line is a Python list of words; roberta's lists begin with an empty one."""
-    words: Sequence[str] = ast.literal_eval(line)
-    return tuple(word.strip().lower() for word in words if word.strip())
+    blank = sum(not row or not row[0].strip() for row in stored) / len(stored)
+    return Stored(network, file, tuple(unique), tuple(unique.values()), blank)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,7 +25,11 @@ ALPHA = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """All that was found. ``quality`` is ``None`` where the model was given and not trained here."""
+    """All that was found. ``quality`` is ``None`` where the model was given and not trained here.
+
+    ``moved`` are, by file of ``stored``, how far the comparable sentences move at the input of the model at hand, and
+    their lengths.
+    """
 
     distances: Distances
     quality: Quality | None
@@ -41,6 +45,7 @@ class Results:
     scaled: Consensus
     injected: Consensus
     start_matters: float
+    moved: Mapping[str, tuple[Tensor, list[str]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +101,7 @@ def findings(results: Results, *, tolerances: bool) -> tuple[Finding, ...]:
         *_of_model(results, loose),
         *_of_negation(results.distances, loose),
         *_of_conceptnet(results.distances),
-        *_of_stored(results.stored),
+        *of_stored(results.stored, results.moved),
         *_of_bounds(results, _Room(0.03 if tolerances else None), tight),
         *_of_depth(results, tight),
     )
@@ -229,9 +234,11 @@ def _of_conceptnet(distances: Distances) -> list[Finding]:
     return result
 
 
-def _of_stored(stored: Sequence[Stored]) -> list[Finding]:
+def of_stored(stored: Sequence[Stored], moved: Mapping[str, tuple[Tensor, list[str]]]) -> list[Finding]:
+    """How often published networks keep their first word, and how much further the input moves where they do not."""
     numbers = []
     for prediction in stored:
+        where, label = f"stored/{prediction.file}/{prediction.network}", f"{prediction.network}, {prediction.file}"
         stays = [stay for stay, comparable in zip(prediction.stays, prediction.comparable, strict=True) if comparable]
         overlap = [
             share for share, comparable in zip(prediction.overlap, prediction.comparable, strict=True) if comparable
@@ -239,30 +246,41 @@ def _of_stored(stored: Sequence[Stored]) -> list[Finding]:
         if len(stays) < 2:
             continue
         share = share_interval(sum(stays) / len(stays), len(stays))
-        numbers.append(
-            Finding(
-                f"stored/{prediction.file}/{prediction.network}/same",
-                f"{prediction.network}, {prediction.file}: same first prediction",
-                float(share.value),
-                float(share.low),
-                float(share.high),
-                len(stays),
-                within=1e-5,
-            )
-        )
         mean = bootstrap(torch.tensor(overlap, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
-        numbers.append(
-            Finding(
-                f"stored/{prediction.file}/{prediction.network}/overlap",
-                f"{prediction.network}, {prediction.file}: common words among the first 20",
-                float(mean.value),
-                float(mean.low),
-                float(mean.high),
-                len(stays),
-                within=1e-5,
+        for key, says, interval in (
+            ("same", "same first prediction", share),
+            ("overlap", "common words among the first 20", mean),
+        ):
+            value, low, high = (float(end) for end in (interval.value, interval.low, interval.high))
+            numbers.append(Finding(f"{where}/{key}", f"{label}: {says}", value, low, high, len(stays), within=1e-5))
+        for key, says, test in stored_tests(prediction, moved):
+            note = f"Welch: t = {test.t:.3g}, p = {test.p_value:.2g}"
+            numbers.append(
+                Finding(
+                    f"{where}/{key}", f"{label}: {says}", test.difference, test.low, test.high, sum(test.n), note=note
+                )
             )
-        )
     return numbers
+
+
+def stored_tests(prediction: Stored, moved: Mapping[str, tuple[Tensor, list[str]]]) -> list[tuple[str, str, Welch]]:
+    """Figure 2c for a published network, over all sentences and among those of one length."""
+    if prediction.file not in moved:
+        return []
+    distances, lengths = moved[prediction.file]
+    pairs = zip(prediction.stays, prediction.comparable, strict=True)
+    stays = torch.tensor([stay for stay, comparable in pairs if comparable])
+    if min(int(stays.sum()), int((~stays).sum())) < 2:
+        return []
+    centred = within(distances, lengths)
+    return [
+        (
+            "input",
+            "W1 at the input of a proxy, different minus same first prediction",
+            welch(distances[~stays], distances[stays]),
+        ),
+        ("length", "the same among sentences of one length", welch(centred[~stays], centred[stays])),
+    ]
 
 
 def _of_bounds(results: Results, searched: _Room, exact: _Room) -> list[Finding]:
@@ -349,6 +367,7 @@ def claims(results: Results) -> tuple[Claim, ...]:
     return (
         *_negation_claims(results.distances),
         *(_paper_claims(subset, "conceptnet", ", ConceptNet alone") if subset is not None else ()),
+        *stored_claims(results.stored, results.moved),
         *_bound_claims(results),
         *_depth_claims(results),
     )
@@ -405,6 +424,37 @@ def _negation_claims(distances: Distances) -> list[Claim]:
         Claim("negation/prediction-templates", "the input moves further where the prediction changes (interval over "
               "templates)", above((changed.low, changed.high)), _ends(changed), theirs=False),
     ]  # fmt: skip
+
+
+def stored_claims(stored: Sequence[Stored], moved: Mapping[str, tuple[Tensor, list[str]]]) -> list[Claim]:
+    """Figure 2c in networks that others have trained, on the sentences of which there are enough."""
+    tests = [
+        (key, test)
+        for prediction in stored
+        if prediction.file.startswith("NEG-1500")
+        for key, _, test in stored_tests(prediction, moved)
+    ]
+    sentences = []
+    for key, says, printed in (
+        ("input", "the input of a proxy moves further where the prediction changes, in every published network", True),
+        ("length", "the same among sentences of one length", False),
+    ):
+        looks = [test for name, test in tests if name == key]
+        if not looks:
+            continue
+        answers = [above((test.low, test.high)) for test in looks]
+        counts = [answers.count(answer) for answer in (True, False, None)]
+        holds = False if False in answers else None if None in answers else True
+        p_values = [test.p_value for test in looks]
+        sentences.append(
+            Claim(
+                f"stored/{key}", says, holds,
+                f"further in {counts[0]}, less far in {counts[1]}, undecided in {counts[2]} of {len(looks)} (network, "
+                f"set of sentences); p {min(p_values):.2g} … {max(p_values):.2g}",
+                theirs=printed,
+            )
+        )  # fmt: skip
+    return sentences
 
 
 def _welch(test: Welch) -> str:
