@@ -218,36 +218,41 @@ def expected(folder: Path) -> dict[str, Any]:
 
 
 def keep(folder: Path, outcome: Outcome, task: Task, seconds: float) -> Path:
-    """Write what was found into ``expected.json`` and ``tables.md``, beside ``run.py``."""
+    """Write what was found into ``expected.json`` and ``tables.md``, beside ``run.py``; of a part only that part."""
     entries = expected(folder)
-    before, notes = entries.get(task.scale), list(outcome.notes)
-
-    def entries_of(kind: str, results: Sequence[Finding] | Sequence[Claim]) -> dict[str, Any]:
-        earlier = before[kind] if before and outcome.parts else {}
-        committed = {key: value for key, value in earlier.items() if key.partition("/")[0] not in outcome.parts}
-        return committed | {result.key: _plain(result) for result in results}
-
-    if before and outcome.parts:
-        earlier_notes = [note for note in before["notes"] if note not in notes]
-        notes = [
-            *earlier_notes,
-            *notes,
-            f"All but {', '.join(outcome.parts)}: {before['date']}, commit {before['commit']}.",
-        ]
-    entries[task.scale] = {
+    entry = {
         "seed": task.seed,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": outcome.machine or machine(task.device),
         "commit": commit(folder),
         "seconds": round(seconds if outcome.seconds is None else outcome.seconds),
-        "findings": entries_of("findings", outcome.findings),
-        "claims": entries_of("claims", outcome.claims),
-        "notes": notes,
+        "findings": {finding.key: _plain(finding) for finding in outcome.findings},
+        "claims": {claim.key: _plain(claim) for claim in outcome.claims},
+        "notes": list(outcome.notes),
     }
+    before = entries.get(task.scale)
+    entries[task.scale] = _with_part(before, entry, outcome.parts) if before and outcome.parts else entry
     for name, text in (("expected.json", json_text(entries)), ("tables.md", tables(entries))):
         with writing(folder / name) as file:
             file.write(text.encode())
     return folder / "expected.json"
+
+
+def _with_part(before: Mapping[str, Any], entry: Mapping[str, Any], parts: Sequence[str]) -> dict[str, Any]:
+    """What is committed, with the numbers of ``parts`` renewed and a note that says when and where."""
+    renewed = dict(before)
+    for kind in ("findings", "claims"):
+        earlier = before[kind]
+        turn = next((index for index, key in enumerate(earlier) if key.partition("/")[0] in parts), len(earlier))
+        outside = {key: value for key, value in earlier.items() if key.partition("/")[0] not in parts}
+        items = list(outside.items())
+        renewed[kind] = dict([*items[:turn], *entry[kind].items(), *items[turn:]])
+    name = ", ".join(parts).capitalize()
+    renewal = (
+        f"{name}: renewed {entry['date']}, commit {entry['commit']}, {entry['machine']}, {clock(entry['seconds'])}."
+    )
+    notes = [note for note in before["notes"] if not note.startswith(f"{name}: renewed") and note not in entry["notes"]]
+    return renewed | {"notes": [*notes, *entry["notes"], renewal]}
 
 
 def json_text(entries: Mapping[str, Any]) -> str:

@@ -128,17 +128,22 @@ def test_a_verdict_may_be_open(tmp_path):
 
 
 def test_a_part_that_was_looked_at_again_leaves_the_others(tmp_path):
-    whole = Outcome(
-        (Finding("a/x", "x", 1.0, within=0.1), Finding("b/y", "y", 2.0, within=0.1)), (Claim("b/c", "c", True),)
+    findings = tuple(Finding(key, key, 1.0, within=0.1) for key in ("a/x", "b/y", "c/z"))
+    before = committed(
+        tmp_path, Outcome(findings, (Claim("b/c", "c", True), Claim("c/c", "c", True)), notes=("early",))
     )
-    committed(tmp_path, whole)
-    part = Outcome((Finding("a/z", "z", 3.0),), parts=("a",))
-    entry = committed(tmp_path, part)["smoke"]
-    assert {key: was["value"] for key, was in entry["findings"].items()} == {"b/y": 2.0, "a/z": 3.0}
-    assert list(entry["claims"]) == ["b/c"]
-    assert entry["notes"][-1].startswith("All but a: ")
+    part = Outcome((Finding("b/new", "new", 3.0),), notes=("late",), parts=("b",))
+    for _ in range(2):  # again is the same
+        entry = committed(tmp_path, part)["smoke"]
+        assert {key: was["value"] for key, was in entry["findings"].items()} == {"a/x": 1.0, "b/new": 3.0, "c/z": 1.0}
+        assert list(entry["findings"]) == ["a/x", "b/new", "c/z"]  # where it was
+        assert list(entry["claims"]) == ["c/c"]
+        assert entry["notes"][:2] == ["early", "late"]
+        assert entry["notes"][2].startswith("B: renewed 2")
+        assert len(entry["notes"]) == 3
+        assert entry["seconds"] == before["smoke"]["seconds"]
     assert form.differences(part, entry) == []  # what was not asked for is not missing
-    assert [change.key for change in form.differences(Outcome(part.findings), entry)] == ["b/y", "b/c"]
+    assert [change.key for change in form.differences(Outcome(part.findings), entry)] == ["a/x", "c/z", "c/c"]
 
 
 def test_results_that_remember_where_they_were_made_say_so(tmp_path):
