@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
 from lisse.maths.homology import covering, diagram_distance, distance_matrix, persistence
+from lisse.maths.homology.metric import _batched, distance_matrices
+from lisse.maths.homology.shape import shapes_of
 
 
 def cloud(n, d, seed=0, dtype=torch.float32):
@@ -154,3 +156,39 @@ def test_bad_input():
         distance_matrix(torch.tensor([[0.0], [torch.nan], [1.0]]))
     with pytest.raises(ValueError, match=r"^covering: count must lie between 1 and the 3 points, got 4\.$"):
         covering(torch.zeros(3, 3), 4)
+
+
+@settings(max_examples=25)
+@given(st.integers(4, 9), st.integers(1, 3), st.integers(1, 5000), st.integers(0, 1000), st.floats(-6, 6))
+def test_clouds_of_one_size_are_done_at_once(n, k, d, seed, power):
+    """As on a GPU: batched products agree with direct differences, and points that coincide are at exactly 0."""
+    points = cloud(k * n + 3, d, seed, torch.float64) * 10**power + 1
+    rows = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[: k * n].view(k, n)
+    points[rows[0, 1]] = points[rows[0, 0]]
+    points[rows[-1, -1]] = points[rows[-1, 0]] * (1 + 1e-9)
+    matrices = _batched(points, rows, points.device)
+    assert matrices is not None
+    assert torch.equal(matrices, matrices.mT)
+    assert matrices[0, 0, 1] == 0
+    for index, matrix in zip(rows, matrices, strict=True):
+        np.testing.assert_allclose(matrix.numpy(), direct(points[index]), rtol=1e-10)
+    assert torch.equal(distance_matrices(points, rows)[0], distance_matrix(points[rows[0]]))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-200, 1e200, float("nan")])
+def test_what_squares_cannot_hold_is_not_done_at_once(scale):
+    points = cloud(8, 5, dtype=torch.float64) * scale
+    assert _batched(points, torch.arange(8).view(2, 4), points.device) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("scale", [1.0, 1e-200])
+def test_clouds_on_a_gpu_are_those_of_the_cpu(scale):
+    points = cloud(90, 3000, dtype=torch.float64) * scale
+    rows = torch.randperm(90, generator=torch.Generator().manual_seed(0)).view(3, 30)
+    matrices = distance_matrices(points.cuda(), rows)
+    assert matrices.is_cuda
+    torch.testing.assert_close(matrices.cpu(), distance_matrices(points, rows), rtol=1e-10, atol=0)
+    shapes = zip(shapes_of(points.cuda(), rows), shapes_of(points, rows), strict=True)
+    assert all(near.spread == pytest.approx(far.spread, rel=1e-10) for near, far in shapes)

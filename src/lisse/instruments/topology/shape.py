@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from lisse.instruments.topology.pieces import free_threads, pieces_in_threads
 from lisse.instruments.topology.rows import row_coordinates, with_all
 from lisse.maths.homology import Diagram, diagram_distance
 from lisse.maths.homology.divergence import normalised_diagram, topology_divergence
-from lisse.maths.homology.shape import Shape, shape_of
+from lisse.maths.homology.shape import Shape, shapes_of
 from lisse.profile import Row
 from lisse.run import Run
 from lisse.run.rows import clouds_row
@@ -130,9 +130,9 @@ class _Shapes:
         # Tokens of two layers are the same ones where both have as many.
         return compared and torch.equal(self.clouds.rows[tap.name], self.clouds.rows[self.first.name])
 
-    def _shapes(self, tap: Tap) -> Iterator[Shape]:
+    def _shapes(self, tap: Tap) -> list[Shape]:
         points = points_at(self.run, tap, self.clouds.samples)
-        return (shape_of(points, rows=rows, device=self.run.device) for rows in self.clouds.rows[tap.name])
+        return shapes_of(points, self.clouds.rows[tap.name], device=self.run.device)
 
 
 def _diagram(shape: Shape, dims: Sequence[int]) -> Diagram | None:

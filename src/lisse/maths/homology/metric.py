@@ -148,6 +148,48 @@ def distance_matrix(
     return _roots(matrix, scale)
 
 
+def distance_matrices(points: Values, rows: Tensor, *, device: torch.device | str | None = None) -> Tensor:
+    """:func:`distance_matrix` of several clouds of one size, ``rows`` ``[k, n]`` of ``points``: ``[k, n, n]``.
+
+    On a GPU all at once, by one batched product for each block of features: of small clouds its time is that of the
+    calls. Cost: k n² d multiply-adds there, half of that on a CPU, where they are made one after the other.
+    """
+    cloud = as_cloud(points, name="distance_matrices").detach()
+    where = cloud.device if device is None else torch.device(device)
+    matrices = None if where.type == "cpu" else _batched(cloud, rows, where)
+    if matrices is not None:
+        return matrices
+    return torch.stack([distance_matrix(cloud, rows=index, device=device) for index in rows])
+
+
+def _batched(cloud: Tensor, rows: Tensor, where: torch.device) -> Tensor | None:
+    """The same by batched products; ``None`` where squares leave the range of the dtype, or something is not finite."""
+    k, n = rows.shape
+    index = rows.to(cloud.device)
+    gram = torch.zeros(k, n, n, dtype=torch.float64, device=where)
+    width = max(_BAND, 64 * _BLOCK // (k * n))
+    for start in range(0, cloud.shape[1], width):
+        block = cloud[:, start : start + width][index].to(where, torch.float64)
+        block -= block.mean(1, keepdim=True)
+        gram.baddbmm_(block, block.mT)
+    norms = gram.diagonal(dim1=1, dim2=2)
+    sums = norms[:, :, None] + norms[:, None]
+    upper = torch.ones(n, n, dtype=torch.bool, device=where).triu(1)
+    table = torch.sub(sums, gram, alpha=2)
+    # At most, and not under: points that coincide at the centre of a cloud have sums of 0.
+    near = (table <= sums * _NEAR) & upper
+    table = table.clamp_min(0).masked_fill(~upper, 0.0)
+    sizes = norms.amax(1)
+    usual = (sizes > 2.0**-500) & (sizes < 2.0**500)
+    turn, first, second = near.nonzero(as_tuple=True)
+    if not bool(usual.all()):
+        return None
+    if len(turn):
+        ends = (index[turn.to(index.device), side.to(index.device)] for side in (first, second))
+        table[turn, first, second] = pair_lengths(cloud, *ends).to(where).square_()
+    return (table + table.mT).sqrt_()
+
+
 def _distance_matrix(cloud: Tensor, *, name: str) -> Tensor:
     return _roots(*squares(cloud, name=name))
 

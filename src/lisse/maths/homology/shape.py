@@ -12,7 +12,7 @@ from lisse.maths.given import Values, check_least, check_word
 from lisse.maths.intervals import median
 from lisse.maths.spread import SpreadKind
 
-from .metric import as_cloud, distance_matrix
+from .metric import as_cloud, distance_matrices, distance_matrix
 
 _DISTANCES = 1e-12  # relative error of distance_matrix at worst
 _ROWS = 2**22  # numbers whose norms are taken at a time
@@ -63,6 +63,28 @@ def shape_of(
     check_least("shape_of", 0, rounding=share)
     check_word("shape_of", get_args(SpreadKind), kind=kind)
     distances = distance_matrix(cloud, rows=rows, device=device).cpu()
+    index = torch.arange(len(cloud)) if rows is None else torch.as_tensor(rows)
+    norms = [
+        torch.linalg.vector_norm(cloud[part], dim=1, dtype=torch.float64).max()
+        for part in index.to(cloud.device).split(max(1, _ROWS // cloud.shape[1]))
+    ]
+    return _shape(distances, float(torch.stack(norms).max()), share, kind)
+
+
+def shapes_of(points: Values, rows: Tensor, *, device: torch.device | str | None = None) -> list[Shape]:
+    """:func:`shape_of` for every row of ``rows`` ``[k, n]``: on a GPU all clouds at once, fetched together."""
+    cloud = as_cloud(points, name="shapes_of").detach()
+    if torch.device(cloud.device if device is None else device).type == "cpu":
+        return [shape_of(cloud, rows=index, device=device) for index in rows]
+    matrices = distance_matrices(cloud, rows, device=device)
+    norms = torch.linalg.vector_norm(cloud, dim=1, dtype=torch.float64)[rows.to(cloud.device)].amax(1)
+    share = torch.finfo(cloud.dtype).eps / 2
+    pairs = zip(matrices.cpu(), norms.tolist(), strict=True)
+    return [_shape(distances, norm, share, "centroid") for distances, norm in pairs]
+
+
+def _shape(distances: Tensor, norm: float, share: float, kind: SpreadKind) -> Shape:
+    """The shape of a cloud from its distances, its largest norm, and what a number of it may be off by."""
     largest = float(distances.max())
     if largest == 0:
         return Shape(distances, 0.0, share)
@@ -74,12 +96,7 @@ def shape_of(
     else:
         lengths = upper_triangle(distances)
         size = float(lengths.mean() if kind == "mean_pair" else median(lengths))
-    index = torch.arange(len(cloud)) if rows is None else torch.as_tensor(rows)
-    norms = [
-        torch.linalg.vector_norm(cloud[part], dim=1, dtype=torch.float64).max()
-        for part in index.to(cloud.device).split(max(1, _ROWS // cloud.shape[1]))
-    ]
-    return Shape(distances, size, 2 * (share * float(torch.stack(norms).max()) + _DISTANCES * radius))
+    return Shape(distances, size, 2 * (share * norm + _DISTANCES * radius))
 
 
 def upper_triangle(matrix: Tensor) -> Tensor:
