@@ -173,6 +173,33 @@ def test_a_measured_stretch_stands_between_its_bounds():
     assert figures(text)["contraction-against-bounds"] == [1, 0]
 
 
+def test_a_bound_that_is_left_out_breaks_its_line_and_words_keep_off_each_other():
+    """Both lines end in one point; the upper one has no value at the second layer."""
+    low = Quantity("log_block_stretch", "stretch", "Seen.", better="lower")
+    high = Quantity("log_weights_bound", "bound", "Proved.", r"\log_{10} L", better="lower")
+    spots = ("input", 0.0), ("first", 0.4), ("second", 0.7), ("output", 1.0)
+    rows = [
+        Row(q.name, value, kind, n, layer, depth)
+        for q, kind, n, values in ((low, "lower", 4, (0.1, 0.2, 0.2, 0.5)), (high, "upper", 0, (1.0, None, 1.2, 0.5)))
+        for (layer, depth), value in zip(spots, values, strict=True)
+        if value is not None
+    ]
+    text = page(profile("m", Part("lipschitz", rows, (high, low))))
+    (figure,) = re.findall(r'<figure id="lipschitz-lipschitz".*?</figure>', text, re.S)
+    lines = re.findall(r'<path d="(M[^"]*)" class="line m0"', figure)
+    assert sorted(line.count("M") for line in lines) == [1, 2]
+    words = {
+        word: (float(x), float(y))
+        for x, y, word in re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="label m0"[^>]*>([^<]*)</text>', figure)
+    }
+    (x, y), (u, v) = words["proved, of the weights"], words["measured"]
+    assert y < v  # the upper line's words are the upper ones
+    assert v - y > 12 or abs(x - u) > 6.4 * len("proved, of the weights")
+    tree = Tree(text)
+    assert "at output" in tree.text  # no number of the whole network
+    assert "these numbers are proved of the weights alone, and rest on no sample" in tree.text
+
+
 def test_what_was_not_measured_is_said_with_the_reason():
     silent = Part("contraction", notes=("Not measured: it needs attention.",))
     failed = Part("robustness", notes=("Failed: RuntimeError: the pump is broken",))

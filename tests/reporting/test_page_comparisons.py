@@ -75,7 +75,15 @@ def test_a_number_that_does_not_judge_is_in_the_table_and_in_no_sentence(invaria
     text = words(a, b)
     assert "smoother" not in text
     assert "a and b have no number in common that may judge" in text
-    assert "as printed in the paper: does not judge" in page([a, b])
+    assert "<small>does not judge</small>" in page([a, b])
+    papers = [
+        dataclasses.replace(
+            part, quantities=tuple(dataclasses.replace(q, reference="[a2020] eq. 1") for q in part.quantities)
+        )
+        for part in (a.parts[0], b.parts[0])
+    ]
+    cited = [dataclasses.replace(profile, parts=(part,)) for profile, part in zip((a, b), papers, strict=True)]
+    assert "as printed in the paper: does not judge" in page(cited)
     judging = [measured(name, {"own": noise() + 9 * shift}) for shift, name in enumerate("ab")]
     assert "a is smoother than b by own." in words(*judging)
     assert "does not judge" not in page(judging)

@@ -170,6 +170,7 @@ def _headline(entries: Entries) -> list[dict[str, Any]]:
                     "better": heading.quantity.better,
                     "where": ", ".join(filter(None, (first.where(), _place_words(entries, heading, cells)))),
                     "judges": heading.quantity.judges,
+                    "printed": bool(heading.quantity.reference),
                     "instrument": heading.instrument,
                     "cells": [cell and _cell(cell) for cell in cells],
                 }
@@ -191,9 +192,9 @@ def _place_words(entries: Entries, heading: Heading, cells: Sequence[Entry | Non
         counts = [_layer_count(entries, cell) for cell in numbers]
         return f"{' and '.join(dict.fromkeys(map(str, counts)))} layers read" if all(counts) else ""
     blocks = (standing_layer(entries.models[cell.model].profile, heading.quantity) for cell in numbers)
-    return (
-        "at the last block" if all(cell.row.layer == block for cell, block in zip(numbers, blocks, strict=True)) else ""
-    )
+    if all(cell.row.layer == block for cell, block in zip(numbers, blocks, strict=True)):
+        return "at the last block"
+    return "" if None in layers else "at the last layer that has one"
 
 
 def _layer_count(entries: Entries, cell: Entry) -> int:

@@ -105,7 +105,8 @@ def over(traces: Sequence[DrawnLine], quantity: Quantity, across: Across, *, nam
         below.append(element("path", d=path_of([(LEFT, y), (WIDTH - RIGHT, y)]), class_="one"))
     rows: list[int] = []
     drawn = [_stand(trace, traces, across, point) for trace in traces if trace.look != "line"]
-    drawn += [_line(trace, point, names, rows) for trace in traces]
+    words = [mark for trace in traces for mark in _along(trace, point)]  # what words keep off
+    drawn += [_line(trace, point, names, rows, _gaps(trace, traces), words) for trace in traces]
     drawn += [_beyond(trace, across, extent, log) for trace in traces if trace.initial]
     total = sum(len(trace.entries) for trace in traces)
     return Plot(_svg([*below, *drawn, _label(quantity)], title, HEIGHT), tuple(rows), total - len(rows))
@@ -186,9 +187,27 @@ def _stand(
     return element("path", d="".join(bars), class_=trace.css("bars")) if bars else Markup("")
 
 
+def _gaps(trace: DrawnLine, traces: Sequence[DrawnLine]) -> set[float]:
+    """Depths of layers that another line of the model has and this one, which has none of its own, lacks."""
+    layers = {entry.row.layer for entry in trace.entries}
+    return {
+        entry.row.depth
+        for other in traces
+        if other.model == trace.model and layers < {entry.row.layer for entry in other.entries}
+        for entry in other.entries
+        if entry.row.layer not in layers and entry.row.depth is not None
+    }
+
+
 def _line(
-    trace: DrawnLine, point: Callable[[Entry, float | None], Point | None], names: Sequence[str], rows: list[int]
+    trace: DrawnLine,
+    point: Callable[[Entry, float | None], Point | None],
+    names: Sequence[str],
+    rows: list[int],
+    gaps: set[float],
+    words: list[Point],
 ) -> Markup:
+    """A trace with its words, which keep off the points ``words`` and join them; broken where it has ``gaps``."""
     middle = [point(entry, entry.row.value) for entry in trace.entries]
     low = [point(entry, _clipped(entry)) for entry in trace.entries]
     high = [point(entry, entry.row.high) for entry in trace.entries]
@@ -201,20 +220,55 @@ def _line(
             parts.append(element("path", d=path_of(bars), class_=trace.css("bar-line")))
     if connected:
         dash = "1.5 3" if trace.initial else "3 3" if trace.kind == "heuristic" else DASHES[trace.model % len(DASHES)]
-        parts.append(element("path", d=path_of(middle), class_=trace.css("line"), stroke_dasharray=dash or None))
-    last = next((at for at in reversed(middle) if at is not None), None)
-    if trace.label and last is not None and trace.look != "bars":
-        width = 6.4 * len(trace.label)
-        inside = last[0] + 8 + width > WIDTH
-        top = min(at[1] for at in middle if at is not None and at[0] >= last[0] - width)  # of what it stands above
-        beside = (last[0] - 2.0, top - 8.0) if inside else (last[0] + 8.0, last[1] + 4.0)
-        parts.append(text(beside, trace.label, class_=trace.css("label"), anchor="end" if inside else "start"))
+        steps: list[Point | None] = []
+        before = math.inf
+        for entry, at in zip(trace.entries, middle, strict=True):
+            depth = entry.row.depth if entry.row.depth is not None else math.inf
+            steps += [None, at] if any(before < gap < depth for gap in gaps) else [at]
+            before = depth
+        parts.append(element("path", d=path_of(steps), class_=trace.css("line"), stroke_dasharray=dash or None))
+    marks = [at for at in middle if at is not None]
+    if trace.label and marks and trace.look != "bars":
+        start, width = _words_at(trace.label, marks, words)
+        words += [(start[0] + width * share / 8, start[1] - 4) for share in range(9)]
+        parts.append(text(start, trace.label, class_=trace.css("label"), anchor="start"))
     size = SMALL if trace.initial or trace.look != "line" else MARK if len(trace.entries) <= CROWDED else MARK * 0.7
     for entry, at in zip(trace.entries, middle, strict=True):
         if at is not None:
             parts.append(_mark(entry, trace, at, size, names))
             rows.append(entry.index)
     return Markup("").join(parts)
+
+
+def _along(trace: DrawnLine, point: Callable[[Entry, float | None], Point | None]) -> list[Point]:
+    """Points of a line, some between its marks too."""
+    marks = [at for entry in trace.entries if (at := point(entry, entry.row.value)) is not None]
+    between = [
+        (a[0] + share / 6 * (b[0] - a[0]), a[1] + share / 6 * (b[1] - a[1]))
+        for a, b in itertools.pairwise(marks)
+        for share in range(1, 6)
+    ]
+    return marks + between
+
+
+def _words_at(label: str, marks: Sequence[Point], taken: Sequence[Point]) -> tuple[Point, float]:
+    """Where the words of a line begin, and how wide they are: behind its end, or over or under one of its marks.
+
+    The first of these places, from the end on, with the fewest ``taken`` points in it, not at a mark of two lines.
+    """
+    width = 6.4 * len(label)
+    end = (marks[-1][0] + 8.0, marks[-1][1] + 4.0)
+    places = [(end, marks[-1])] if end[0] + width <= WIDTH else []
+    for mark in reversed(marks):
+        left = min(max(mark[0] - width / 2, LEFT), WIDTH - width)
+        places += [((left, mark[1] + shift), mark) for shift in (-9.0, 17.0)]
+
+    def hits(place: tuple[Point, Point]) -> tuple[bool, int]:
+        (left, base), mark = place
+        inside = sum(-4 < x - left < width + 4 and -13 < y - base < 4 for x, y in taken)
+        return not TOP <= base <= HEIGHT - BOTTOM - 2, inside + 3 * (sum(math.dist(mark, at) < 4 for at in taken) > 1)
+
+    return min(places, key=hits)[0], width
 
 
 def _beyond(trace: DrawnLine, across: Across, extent: Extent, log: bool) -> Markup:

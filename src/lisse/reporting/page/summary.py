@@ -100,6 +100,8 @@ def _sure(entries: Entries, compared: Sequence[Comparison]) -> list[Sentence]:
     tests = [comparison for comparison in compared if comparison.counts]
     if tests:
         text = _tests_words(entries, tests, n)
+    elif sizes == [0]:
+        text = "these numbers are proved of the weights alone, and rest on no sample."
     elif len(without) == len(rows):
         text = f"the numbers are those of {n} samples and have no intervals: treat them as a first look."
     else:
