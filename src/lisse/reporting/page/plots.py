@@ -251,24 +251,24 @@ def _along(trace: DrawnLine, point: Callable[[Entry, float | None], Point | None
     return marks + between
 
 
-def _words_at(label: str, marks: Sequence[Point], taken: Sequence[Point]) -> tuple[Point, float]:
+def _words_at(label: str, marks: Sequence[Point], points: Sequence[Point]) -> tuple[Point, float]:
     """Where the words of a line begin, and how wide they are: behind its end, or over or under one of its marks.
 
-    The first of these places, from the end on, with the fewest ``taken`` points in it, not at a mark of two lines.
+    The first of these places, from the end on, that hold the fewest of ``points``, not at a mark of two lines.
     """
     width = 6.4 * len(label)
     end = (marks[-1][0] + 8.0, marks[-1][1] + 4.0)
-    places = [(end, marks[-1])] if end[0] + width <= WIDTH else []
+    spots = [(end, marks[-1])] if end[0] + width <= WIDTH else []
     for mark in reversed(marks):
         left = min(max(mark[0] - width / 2, LEFT), WIDTH - width)
-        places += [((left, mark[1] + shift), mark) for shift in (-9.0, 17.0)]
+        spots += [((left, mark[1] + shift), mark) for shift in (-9.0, 17.0)]
 
-    def hits(place: tuple[Point, Point]) -> tuple[bool, int]:
-        (left, base), mark = place
-        inside = sum(-4 < x - left < width + 4 and -13 < y - base < 4 for x, y in taken)
-        return not TOP <= base <= HEIGHT - BOTTOM - 2, inside + 3 * (sum(math.dist(mark, at) < 4 for at in taken) > 1)
+    def hits(spot: tuple[Point, Point]) -> tuple[bool, int]:
+        (left, base), mark = spot
+        hidden = sum(-4 < x - left < width + 4 and -13 < y - base < 4 for x, y in points)
+        return not TOP <= base <= HEIGHT - BOTTOM - 2, hidden + 3 * (sum(math.dist(mark, at) < 4 for at in points) > 1)
 
-    return min(places, key=hits)[0], width
+    return min(spots, key=hits)[0], width
 
 
 def _beyond(trace: DrawnLine, across: Across, extent: Extent, log: bool) -> Markup:
