@@ -92,12 +92,8 @@ def test_bars_and_a_floor_stand_on_the_axis_of_a_page():
     assert text.count('class="floor m0"') == 1
     assert "What is weighed. Line: above. Bars: each. Shaded: least." in text
     twice = report([profile(STANDING, lead=True), profile(STANDING, name="b", lead=True)]).text
-    widths = [
-        float(width) for width in re.findall(r"h([\d.]+)V", " ".join(re.findall(r'd="([^"]+)" class="bars', twice)))
-    ]
-    assert widths == [11.0] * 6
-    ids = re.findall(r'id="([^"]+)"', text)
-    assert len(set(ids)) == len(ids)
+    paths = " ".join(re.findall(r'd="([^"]+)" class="bars', twice))
+    assert re.findall(r"h([\d.]+)V", paths) == ["11.00"] * 6  # of two models beside each other
 
 
 def test_models_have_colours_and_coordinates_dashes():

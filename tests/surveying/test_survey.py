@@ -245,6 +245,8 @@ def test_two_networks_of_one_kind_are_put_beside_each_other(folder: Path, instru
     assert lisse.Profile.load("tuned.profile").parts == tuned.parts
     page = lisse.report([base, tuned]).text
     assert page.count("tuned parts from base") > 1
+    ids = re.findall(r' id="([^"]+)"', page)  # the figure is called as one of its quantities is
+    assert sorted(set(ids)) == sorted(ids)
     assert "made without the instrument" not in page
 
 

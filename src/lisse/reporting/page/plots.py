@@ -179,8 +179,8 @@ def _stand(
         ends = [(LEFT, foot), *edges[0], *points, *edges[1], (WIDTH - RIGHT, foot)]
         return element("path", d=path_of(ends) + "z", class_=trace.css("floor")) if points else Markup("")
     models = sorted({other.model for other in traces if other.look == "bars"})
-    places = sorted({across.x(across.value(entry)) for entry in trace.entries})
-    room = min([b - a for a, b in itertools.pairwise(places)], default=2 * BAR)
+    positions = sorted({across.x(across.value(entry)) for entry in trace.entries})
+    room = min([b - a for a, b in itertools.pairwise(positions)], default=2 * BAR)
     wide = min(BAR, 0.7 * room) / len(models)
     left = wide * (models.index(trace.model) - len(models) / 2)
     bars = [f"M{x + left:.2f} {foot:.2f}V{y:.2f}h{wide:.2f}V{foot:.2f}z" for x, y in points]
