@@ -7,7 +7,7 @@ another precision, nothing at all. A case is measured once and kept in `--cases 
 
     python benchmarks/drift_faults.py [--rounds 2] [--families llama,vit] [--minilm FOLDER] [--cases FILE] [--write]
 
-About fifteen minutes of one core. `layer`: the first layer that parts is the right one. `part`: right too (faults in a
+About twenty minutes of one core. `layer`: the first layer that parts is the right one. `part`: right too (faults in a
 whole block have none). `factor 2`: the change of A's answer where that layer alone is B's, beside B's true change. A
 fault whose answer stays within the noise does not count.
 """
@@ -22,7 +22,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ import lisse
 from lisse.instruments.drift import Drift
 
 SAMPLES, TOKENS, BLOCKS = 32, 12, 4
-LOOK = Drift(samples=SAMPLES, noise=24, swaps=16, alone=True)
+LOOK = Drift(samples=SAMPLES, noise=24, swaps=16, alone=True, likeness=False)
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,18 @@ class Family:
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of a network's block, the part it lies in (``""``: several) and the layer it must be found in."""
+    """A change of a network's block, the part it lies in (``""``: several) and the layer it must be found in.
+
+    ``dtype``: both networks are in it.
+    """
 
     name: str
     plant: Callable[[Family, nn.Module, str, torch.Generator], None]
     part: str
     layer: str = "{}"
     needs: tuple[str, ...] = ()
+    batch: int = 32
+    dtype: torch.dtype | None = None
 
 
 # -- families ----------------------------------------------------------------------------------------------------------
@@ -91,38 +96,40 @@ class Normalised(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.mean, self.deviation, self.size = 0.45, 0.25, 32
+        self.mean, self.deviation, self.size, self.order = 0.45, 0.25, 32, [0, 1, 2]
 
     def forward(self, images: Tensor) -> Any:
         if self.size != images.shape[-1]:
             small = nn.functional.interpolate(images, size=self.size, mode="bilinear")
             images = nn.functional.interpolate(small, size=images.shape[-1], mode="bilinear")
-        return self.network((images - self.mean) / self.deviation)
+        return self.network((images[:, self.order] - self.mean) / self.deviation)
 
 
 BERT = {
     "query": "{}.attention.self.query", "key": "{}.attention.self.key", "value": "{}.attention.self.value",
     "out": "{}.attention.output.dense", "up": "{}.intermediate.dense", "down": "{}.output.dense",
     "norm": "{}.attention.output.LayerNorm", "activation": "{}.intermediate.intermediate_act_fn",
-    "embedding": "embeddings.word_embeddings",
+    "embedding": "embeddings.word_embeddings", "positions": "embeddings.position_embeddings",
+    "scaled": "{}.attention.self",
 }  # fmt: skip
 LLAMA = {
     "query": "{}.self_attn.q_proj", "key": "{}.self_attn.k_proj", "value": "{}.self_attn.v_proj",
     "out": "{}.self_attn.o_proj", "up": "{}.mlp.up_proj", "down": "{}.mlp.down_proj", "norm": "{}.input_layernorm",
     "activation": "{}.mlp.act_fn", "embedding": "model.embed_tokens", "head": "lm_head", "rotary": "model.rotary_emb",
+    "scaled": "{}.self_attn", "folded": "{}.post_attention_layernorm",
 }  # fmt: skip
 GPT2 = {
     "fused": "{}.attn.c_attn", "out": "{}.attn.c_proj", "up": "{}.mlp.c_fc", "down": "{}.mlp.c_proj", "norm": "{}.ln_1",
-    "activation": "{}.mlp.act", "embedding": "transformer.wte", "head": "lm_head",
+    "activation": "{}.mlp.act", "embedding": "transformer.wte", "head": "lm_head", "positions": "transformer.wpe",
 }  # fmt: skip
 VIT = {
     "query": "{}.attention.q_proj", "key": "{}.attention.k_proj", "value": "{}.attention.v_proj",
     "out": "{}.attention.o_proj", "up": "{}.mlp.fc1", "down": "{}.mlp.fc2", "norm": "{}.layernorm_before",
     "activation": "{}.mlp.activation_fn", "embedding": "network.vit.embeddings.patch_embeddings.projection",
-    "head": "network.classifier", "picture": "",
+    "head": "network.classifier", "picture": "", "scaled": "{}.attention",
 }  # fmt: skip
 RESNET = {"convolution": "{}.conv2", "norm": "{}.bn1", "activation": "{}.relu1", "embedding": "network.conv1",
-          "head": "network.linear", "picture": ""}  # fmt: skip
+          "head": "network.linear", "picture": "", "batch norm": "{}.bn1"}  # fmt: skip
 
 
 def families(seed: int, minilm: str | None) -> Iterator[Family]:
@@ -134,7 +141,7 @@ def families(seed: int, minilm: str | None) -> Iterator[Family]:
     words = {"vocab_size": 60, "max_position_embeddings": 64, "tie_word_embeddings": False, "pad_token_id": 0}
     bert = hf.BertForSequenceClassification(hf.BertConfig(**sizes, **words, num_labels=5))
     blocks = tuple(f"bert.encoder.layer.{index}" for index in range(BLOCKS))
-    spots = {**BERT, "embedding": "bert.embeddings.word_embeddings", "head": "classifier"}
+    spots = BERT | {key: f"bert.{BERT[key]}" for key in ("embedding", "positions")} | {"head": "classifier"}
     yield Family("BERT", drawn(bert, seed), sentences(60, seed), blocks, spots, 4)
     shape = {"n_embd": 32, "n_layer": BLOCKS, "n_head": 4, "n_positions": 64, "bos_token_id": 0, "eos_token_id": 0}
     gpt = hf.GPT2LMHeadModel(hf.GPT2Config(**shape, vocab_size=60, tie_word_embeddings=False))
@@ -142,7 +149,7 @@ def families(seed: int, minilm: str | None) -> Iterator[Family]:
     yield Family("GPT-2", drawn(gpt, seed), sentences(60, seed), blocks, GPT2, 4)
     blocks = tuple(f"model.layers.{index}" for index in range(BLOCKS))
     llama = hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, **words))
-    yield Family("Llama", drawn(llama, seed), sentences(60, seed), blocks, LLAMA, 4)
+    yield Family("Llama", drawn(llama, seed), sentences(60, seed), blocks, {**LLAMA, "turned": ""}, 4)
     qwen = hf.Qwen3ForCausalLM(hf.Qwen3Config(**sizes, **words, num_key_value_heads=4, head_dim=8))
     yield Family("Qwen3", drawn(qwen, seed), sentences(60, seed), blocks, {**LLAMA, "norm": "{}.self_attn.q_norm"}, 4)
     vit = hf.ViTForImageClassification(hf.ViTConfig(**sizes, image_size=32, patch_size=8, num_labels=5))
@@ -207,23 +214,93 @@ def transposed(family: Family, model: nn.Module, block: str, generator: torch.Ge
     weight.copy_(weight.T.clone())
 
 
-def without_bias(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
-    spot(family, model, "up", block).bias.zero_()
-
-
-def low_rank(key: str) -> Callable[..., None]:
+def without_bias(key: str) -> Callable[..., None]:
     def plant(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
-        weight = spot(family, model, key, block).weight
-        left, right = (torch.randn(size, 2, generator=generator) for size in weight.shape)
-        weight.add_(0.05 * weight.std() * left @ right.T)
+        spot(family, model, key, block).bias.zero_()
 
     return plant
 
 
-def other_epsilon(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
-    norm = spot(family, model, "norm", block)
-    name = next(name for name in ("variance_epsilon", "eps") if hasattr(norm, name))
-    setattr(norm, name, 100 * max(getattr(norm, name), 1e-6))
+def low_rank(key: str, rank: int = 2, size: float = 0.05) -> Callable[..., None]:
+    def plant(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+        weight = spot(family, model, key, block).weight
+        left, right = (torch.randn(width, rank, generator=generator) for width in weight.shape)
+        weight.add_((size * weight.std() * left @ right.T).to(weight.dtype))
+
+    return plant
+
+
+def other_epsilon(factor: float) -> Callable[..., None]:
+    def plant(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+        norm = spot(family, model, "norm", block)
+        name = next(name for name in ("variance_epsilon", "eps") if hasattr(norm, name))
+        setattr(norm, name, factor * max(getattr(norm, name), 1e-6))
+
+    return plant
+
+
+def matrix_rounded(key: str) -> Callable[..., None]:
+    """One matrix in 8 bits, a scale for each row."""
+
+    def plant(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+        weight = spot(family, model, key, block).weight
+        scale = weight.flatten(1).abs().amax(1).reshape(-1, *[1] * (weight.ndim - 1)) / 127
+        weight.copy_((weight / scale).round() * scale)
+
+    return plant
+
+
+def row_dropped(key: str) -> Callable[..., None]:
+    """One unit's weights are zero."""
+
+    def plant(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+        spot(family, model, key, block).weight[1].zero_()
+
+    return plant
+
+
+def tanh_activation(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+    """The approximation of GELU, or GELU itself where the network has the approximation."""
+    activation = spot(family, model, "activation", block)
+    name = type(activation).__name__.lower()
+    if "gelu" not in name:
+        raise NotImplementedError
+    parent, _, child = family.spots["activation"].format(block).rpartition(".")
+    form = "none" if "new" in name or "tanh" in name else "tanh"
+    setattr(model.get_submodule(parent), child, nn.GELU(approximate=form))
+
+
+def positions_shifted(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+    weight = spot(family, model, "positions", block).weight
+    weight.copy_(weight.roll(1, 0))
+
+
+def other_scale(family: Family, model: Any, block: str, generator: torch.Generator) -> None:
+    module: Any = spot(family, model, "scaled", block)
+    module.scaling = 1.1 * module.scaling
+
+
+def other_statistics(family: Family, model: Any, block: str, generator: torch.Generator) -> None:
+    norm: Any = spot(family, model, "batch norm", block)
+    norm.running_var.mul_(1.02)
+
+
+class TurnedHead(nn.Linear):
+    """Queries or keys whose first head goes round by another base, before the network's own base turns all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        size = 8
+        half = torch.arange(0, size, 2).float() / size
+        angle = torch.arange(y.shape[1])[:, None] * (500000.0**-half - 10000.0**-half)
+        first, second = y[..., : size // 2], y[..., size // 2 : size]
+        turned = (first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos())
+        return torch.cat([*turned, y[..., size:]], -1)
+
+
+def head_turned(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+    for key in ("query", "key"):
+        spot(family, model, key, block).__class__ = TurnedHead
 
 
 def other_activation(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
@@ -271,6 +348,66 @@ def permuted_units(family: Family, model: nn.Module, block: str, generator: torc
     down.weight.copy_(down.weight.index_select(0 if fused else 1, order))
 
 
+def by_way_of(begin: Callable[[], Any], end: Callable[[Any], Any]) -> Callable[..., None]:
+    """The same network with a switch turned while it runs."""
+
+    def plant(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+        before: list[Any] = []
+
+        def after(*_: Any) -> None:
+            end(before.pop())
+
+        model.register_forward_pre_hook(lambda *_: before.append(begin()))
+        model.register_forward_hook(after)
+
+    return plant
+
+
+def two_threads() -> int:
+    count = torch.get_num_threads()
+    torch.set_num_threads(2 if count == 1 else 1)
+    return count
+
+
+def other_kernels() -> Any:
+    flags: Any = torch.backends.mkldnn.flags(enabled=False)
+    flags.__enter__()
+    return flags
+
+
+def eager(family: Family, model: Any, block: str, generator: torch.Generator) -> None:
+    for module in model.modules():
+        if hasattr(module, "set_attn_implementation"):
+            module.set_attn_implementation("eager")
+
+
+def channels_last(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+    model.to(memory_format=torch.channels_last)
+
+
+def norm_folded(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+    """A norm's weights in those of the matrices behind it."""
+    norm, mlp = spot(family, model, "folded", block), model.get_submodule(f"{block}.mlp")
+    for name in ("gate_proj", "up_proj"):
+        mlp.get_submodule(name).weight.mul_(norm.weight)
+    norm.weight.fill_(1.0)
+
+
+def batch_norm_folded(family: Family, model: Any, block: str, generator: torch.Generator) -> None:
+    """A batch norm in the convolution before it."""
+    parent = model.get_submodule(block)
+    parent.conv1 = torch.nn.utils.fuse_conv_bn_eval(parent.conv1, parent.bn1)
+    parent.bn1 = nn.Identity()
+
+
+def other_deviation(family: Family, model: Any, block: str, generator: torch.Generator) -> None:
+    model.deviation = 0.255
+
+
+def other_channels(family: Family, model: Any, block: str, generator: torch.Generator) -> None:
+    model.order = [2, 1, 0]
+
+
 def other_mean(family: Family, model: Any, block: str, generator: torch.Generator) -> None:
     model.mean = 0.5
 
@@ -281,7 +418,10 @@ def other_size(family: Family, model: Any, block: str, generator: torch.Generato
 
 FAULTS = (
     Fault("rotary base 500,000", rotary, "attention", "model.layers.0", ("rotary",)),
-    Fault("norm epsilon × 100", other_epsilon, "norm", needs=("norm",)),
+    Fault("norm epsilon × 100", other_epsilon(100), "norm", needs=("norm",)),
+    Fault("norm epsilon × 3", other_epsilon(3), "norm", needs=("norm",)),
+    Fault("one head's rotary base", head_turned, "attention", needs=("turned",)),
+    Fault("scale of attention × 1.1", other_scale, "attention", needs=("scaled",)),
     Fault("two heads' queries swapped", swapped("query"), "attention", needs=("query",)),
     Fault("block in 8 bits", rounded(8), ""),
     Fault("block in 4 bits", rounded(4), ""),
@@ -291,7 +431,20 @@ FAULTS = (
     Fault("one matrix stale (fused)", noisy("fused"), "attention", needs=("fused",)),
     Fault("one convolution stale", noisy("convolution"), "convolution", needs=("convolution",)),
     Fault("norm's weight stale", noisy("norm"), "norm", needs=("norm",)),
-    Fault("bias dropped", without_bias, "MLP", needs=("up",)),
+    Fault("bias dropped", without_bias("up"), "MLP", needs=("up",)),
+    Fault("bias dropped (attention)", without_bias("out"), "attention", needs=("out",)),
+    Fault("one matrix in 8 bits (MLP)", matrix_rounded("down"), "MLP", needs=("down",)),
+    Fault("one convolution in 8 bits", matrix_rounded("convolution"), "convolution", needs=("convolution",)),
+    Fault("one unit's weights zero", row_dropped("convolution"), "convolution", needs=("convolution",)),
+    Fault("one unit's weights zero (out)", row_dropped("out"), "attention", needs=("out",)),
+    Fault("GELU by tanh, or not", tanh_activation, "MLP", needs=("up", "activation")),
+    Fault("batch norm's variance × 1.02", other_statistics, "norm", needs=("batch norm",)),
+    Fault("rank 1, small (value)", low_rank("value", 1, 0.01), "attention", needs=("value",)),
+    Fault("rank 1, small (MLP)", low_rank("down", 1, 0.01), "MLP", needs=("down",)),
+    Fault("rank 1 in bfloat16 (MLP)", low_rank("up", 1), "MLP", needs=("up",), dtype=torch.bfloat16),
+    Fault("block in 4 bits, in bfloat16", rounded(4), "", needs=("up",), dtype=torch.bfloat16),
+    Fault("another activation, in bfloat16", other_activation, "MLP", needs=("up",), dtype=torch.bfloat16),
+    Fault("positions shifted by one", positions_shifted, "embedding", "stem", ("positions",)),
     Fault("another activation", other_activation, "MLP", needs=("up", "activation")),
     Fault("low-rank change (value)", low_rank("value"), "attention", needs=("value",)),
     Fault("low-rank change (MLP)", low_rank("up"), "MLP", needs=("up",)),
@@ -299,6 +452,8 @@ FAULTS = (
     Fault("embedding stale", noisy("embedding"), "embedding", "stem", ("embedding",)),
     Fault("head stale", noisy("head"), "head", "output", ("head",)),
     Fault("another mean of the pictures", other_mean, "embedding", "stem", ("picture",)),
+    Fault("another deviation of the pictures", other_deviation, "embedding", "stem", ("picture",)),
+    Fault("red and blue in each other's place", other_channels, "embedding", "stem", ("picture",)),
     Fault("pictures through 28 pixels", other_size, "embedding", "stem", ("picture",)),
 )
 HARMLESS = (
@@ -307,8 +462,22 @@ HARMLESS = (
     Fault("float64", lambda family, model, *_: model.double(), ""),
     Fault("heads swapped in all four", swapped("query", "key", "value", "out"), "", needs=("query",)),
     Fault("hidden units permuted", permuted_units, "", needs=("up",)),
-    Fault("other batches", lambda *_: None, ""),
-)
+    Fault("other batches", lambda *_: None, "", batch=5),
+    Fault("other batches (13)", lambda *_: None, "", batch=13),
+    Fault("float16", lambda family, model, *_: model.half(), ""),
+    Fault("other threads", by_way_of(two_threads, torch.set_num_threads), ""),
+    Fault("other kernels", by_way_of(other_kernels, lambda flags: flags.__exit__(None, None, None)), ""),
+    Fault("attention in its eager form", eager, "", needs=("out",)),
+    Fault("channels last", channels_last, "", needs=("convolution",)),
+    Fault("norm folded into the matrices", norm_folded, "", needs=("folded",)),
+    Fault("batch norm folded", batch_norm_folded, "", needs=("batch norm",)),
+    Fault("bfloat16, other batches", lambda *_: None, "", batch=5, dtype=torch.bfloat16),
+    Fault("bfloat16, eager attention", eager, "", needs=("out",), dtype=torch.bfloat16),
+    Fault("bfloat16, heads in all four", swapped("query", "key", "value", "out"), "", needs=("query",),
+          dtype=torch.bfloat16),
+    Fault("bfloat16, hidden units permuted", permuted_units, "", needs=("up",), dtype=torch.bfloat16),
+    Fault("bfloat16 and float16", lambda family, model, *_: model.half(), "", needs=("up",), dtype=torch.bfloat16),
+)  # fmt: skip
 
 
 def case(family: Family, fault: Fault, seed: int, harmless: bool) -> dict[str, Any] | None:
@@ -319,15 +488,15 @@ def case(family: Family, fault: Fault, seed: int, harmless: bool) -> dict[str, A
         int.from_bytes(hashlib.blake2b(f"{family.name} {fault.name} {seed}".encode(), digest_size=4).digest(), "little")
     )
     block = family.blocks[int(torch.randint(len(family.blocks), (1,), generator=generator))]
-    b = copy.deepcopy(family.model)
+    a = family.model if fault.dtype is None else copy.deepcopy(family.model).to(fault.dtype)
+    b = copy.deepcopy(a)
     try:
         with torch.no_grad():
             fault.plant(family, b, block, generator)
     except (AttributeError, NotImplementedError):
         return None  # no bias to drop, for one
-    profile = lisse.drift(
-        family.model, b, family.data, instrument=LOOK, batch=5 if fault.name == "other batches" else 32, seed=seed
-    )
+    look = replace(LOOK, alone=not harmless)
+    profile = lisse.drift(a, b, family.data, instrument=look, batch=fault.batch, seed=seed)
     first = next((row for row in profile.rows if row.quantity == "first_parting"), None)
     answer = next(row for row in profile.rows if row.quantity == "drift" and row.depth == 1)
     alone = {row.layer: row.value for row in profile.rows if row.quantity == "alone"}

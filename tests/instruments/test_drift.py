@@ -242,6 +242,13 @@ def test_two_faults_share_the_change_in_both_orders():
     assert "1 more layer differs" in profile.notes[0]
 
 
+@pytest.mark.parametrize(("n", "size"), [(100, 8), (9, 3), (1, 1)])
+def test_noise_is_that_of_another_batch_size_however_few_samples_there_are(n, size):
+    pair = RunPair(*[Run(llama(), lisse.as_dataset(tokens())) for _ in range(2)])
+    (words, twin), _ = pair.noises(pair.take(n))
+    assert (words, twin.piece_size) == (f"{size} samples at a time", size)
+
+
 def test_a_little_more_rounding_than_a_has_is_no_news(monkeypatch):
     from lisse.instruments import drift as module
 

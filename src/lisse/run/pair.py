@@ -161,10 +161,10 @@ class RunPair:
 
     # -- noise ---------------------------------------------------------------------------------------------------------
 
-    def noises(self) -> Iterator[tuple[str, RunPair]]:
+    def noises(self, n: int) -> Iterator[tuple[str, RunPair]]:
         """The live network (A, where both are) beside itself: under another batch size, and in another precision.
 
-        The precision is that of the other side where the two differ, and else one with more digits. With words for it.
+        A third of a batch, where ``n`` samples are looked at. The precision is that of the other side where the two differ, and else one with more digits. With words for it.
         """
         side: PairSide = "a" if self.is_live("a") else "b"
         if not self.is_live(side):
@@ -172,7 +172,7 @@ class RunPair:
         run, other = self.side(side), self.side("b" if side == "a" else "a")
         layers = tuple(replace(layer, a=getattr(layer, side), b=getattr(layer, side)) for layer in self.layers)
         names = (self.names[side == "b"],) * 2
-        size = max(1, self.step([layer.b for layer in layers]) // 3)
+        size = max(1, min(n, self.step([layer.b for layer in layers])) // 3)
         if run.statistics == "running":
             self.twins.append(RunPair(run, run, names, layers, piece_size=size))
             yield f"{size} samples at a time", self.twins[-1]

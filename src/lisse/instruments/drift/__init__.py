@@ -240,7 +240,7 @@ class Drift(Instrument):
         """Of one network against itself, the largest of all kinds of noise for each sample."""
         floors: dict[str, Tensor] = {}
         kinds: list[tuple[str, RunPair]] = []
-        for words, twin in pair.noises():
+        for words, twin in pair.noises(pair.take(self.noise)):
             taps = [tap for layer in twin.layers for tap in (layer.a, layer.b)]
             try:
                 numbers = pair.blocks(
