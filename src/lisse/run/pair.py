@@ -164,7 +164,8 @@ class RunPair:
     def noises(self, n: int) -> Iterator[tuple[str, RunPair]]:
         """The live network (A, where both are) beside itself: under another batch size, and in another precision.
 
-        A third of a batch, where ``n`` samples are looked at. The precision is that of the other side where the two differ, and else one with more digits. With words for it.
+        A third of a batch, where ``n`` samples are looked at. The precision is that of the other side where the two
+        differ, and else one with more digits. With words for it.
         """
         side: PairSide = "a" if self.is_live("a") else "b"
         if not self.is_live(side):
