@@ -230,7 +230,7 @@ def test_two_networks_of_one_kind_are_put_beside_each_other(folder: Path, instru
     assert "drift" not in {part.instrument for part in base}
     part = tuned["drift"]
     assert part.beside == tuned.provenance["beside"]["name"] == "base"
-    assert part.finding == part.notes[0]
+    assert part.finding == part.notes[0] != part.notes[-1] == Drift.LEFT_OUT["quick"]
     assert part.finding.startswith("tuned parts from base at 2")
     alone = lisse.drift(net(), changed(), many(), instrument=Drift.sized("quick"), names=("base", "tuned"))
     assert part.rows == alone["drift"].rows

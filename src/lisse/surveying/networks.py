@@ -277,8 +277,7 @@ class _Work:
         profile = self._profile(run, network.instruments, network.title)
         notes: dict[str, list[str]] = {item.name: [] for item in network.instruments}
         for item in network.instruments:
-            if item.name in self.sized and self.size in item.LEFT_OUT:
-                notes[item.name].append(item.LEFT_OUT[self.size])
+            notes[item.name] += self._left_out(item)
             if network.random and tracking_norms(run.model):
                 first = f"{run.take(CALIBRATION):,} samples"
                 notes[item.name].append(f"Random weights: the statistics of batch norms are those of {first}.")
@@ -304,13 +303,19 @@ class _Work:
             names = (self.networks[str(network.beside)].title, network.title)
             try:
                 both = profile_of_pair(RunPair(self.runs[str(network.beside)], self.runs[key], names), item)
-                parts[item.name] = both.parts[0]
+                notes = (*both.parts[0].notes, *self._left_out(item))
+                parts[item.name] = dataclasses.replace(both.parts[0], notes=notes)
                 about = {name: both.provenance[name] for name in ("beside", "forwards")}
             except Exception as error:  # as where one of them fails alone: the rest still comes, and this is said
                 self._say(f"{item.name} of {names[1]} beside {names[0]} failed: {error}", level="warning")
                 note = f"Failed: {type(error).__name__}: {error}"
                 parts[item.name] = Part(item.name, notes=(note,), options=options_of(item), complete=False)
         return _with(dataclasses.replace(profile, parts=tuple(parts.values())), **about)
+
+    def _left_out(self, instrument: Instrument) -> list[str]:
+        """What the size of the survey leaves out, where it is the instrument's."""
+        sized = instrument.name in self.sized and self.size in instrument.LEFT_OUT
+        return [instrument.LEFT_OUT[self.size]] if sized else []
 
     def _references(self, network: _Network, run: Run, profile: Profile) -> Iterator[Profile]:
         """The profiles of networks with random weights beside a model."""

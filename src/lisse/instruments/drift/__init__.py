@@ -67,6 +67,7 @@ class Drift(Instrument):
     level: float = level_option()
 
     SIDES: ClassVar = 2
+    LEFT_OUT: ClassVar = {"quick": "Left out: how alike attention and clouds of samples are; it is without --quick."}
     CHARTS: ClassVar[tuple[Chart, ...]] = (
         Chart(
             "drift",
