@@ -12,6 +12,8 @@ from urllib.parse import quote, unquote
 
 from lisse.networks.zoo import NETWORKS
 
+#: What makes networks with random weights, drawn from a seed.
+DRAWN = ("zoo:", "timm:", "torchvision:")
 HUBS = ("zoo", "hf", "timm", "torchvision", "recorded")
 CHECKPOINT = ".safetensors"
 PICKLED = (".pt", ".pth", ".th", ".bin", ".ckpt")
@@ -37,7 +39,7 @@ class Spec:
     @property
     def random(self) -> bool:
         """Whether its weights are drawn from a seed: of the zoo, timm or torchvision, and none are asked for."""
-        drawn = self.hub == "zoo" or (self.hub in ("timm", "torchvision") and self.options.get("pretrained") is False)
+        drawn = f"{self.hub}:" in DRAWN and (self.hub == "zoo" or self.options.get("pretrained") is False)
         return drawn and "weights" not in self.options
 
     def without(self, *names: str) -> str:

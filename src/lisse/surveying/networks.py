@@ -19,7 +19,7 @@ from lisse.data import Dataset, as_dataset, load_data
 from lisse.instruments import ALL
 from lisse.instruments.by_name import kinds_named
 from lisse.models import load_model, tokenizer_for
-from lisse.models.specs import parse
+from lisse.models.specs import DRAWN, parse
 from lisse.profile import Part, Profile, options_of
 from lisse.progress import Bar, Event, Listener
 from lisse.recording.recorder import Readout
@@ -184,7 +184,7 @@ class _Work:
 
     def _tried(self, key: str, model: str | nn.Module) -> _Network:
         """Load a model, try it on three samples, and see what fits and what it will take."""
-        random = isinstance(model, str) and parse(model).random
+        random = isinstance(model, str) and model.startswith(DRAWN) and parse(model).random
         if isinstance(model, str):
             model = load_model(model, device=str(self.device or "cpu"))
         data = self._data_for(model)
