@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 
 import pytest
 
@@ -157,6 +158,14 @@ def test_rows_of_one_network_are_one_network(tmp_path):
     assert "3 rows of 2 networks in 2 families." in page
     (tmp_path / "p" / "a1.profile").unlink()
     assert ">2 rows in 2 families." in atlas(tmp_path / "p", tmp_path / "a.html", reports=False).read_text()
+
+
+def test_families_that_share_a_colour_look_apart(tmp_path):
+    rows = [AtlasRow(f"k{i}", "n", f"f{i}", "d", error=(0.5, 0, 1, 9)) for i in range(24)]
+    page = atlas(save_atlas(rows, {}, tmp_path / "a.json"), tmp_path / "a.html").read_text()
+    styles = dict(re.findall(r"--(m\d+): (#\w+);", page.partition("@media")[0]))
+    chips = re.findall(r'class="chip (m\d+) (\w+)"', page)
+    assert len({(styles[colour], turn) for colour, turn in chips}) == 24
 
 
 def table(tmp_path, **row):

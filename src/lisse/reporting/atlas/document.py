@@ -16,6 +16,7 @@ from lisse.reporting.atlas.rows import AtlasRow, Words, atlas_rows, save_atlas
 from lisse.reporting.atlas.worth import outcomes, worths
 from lisse.reporting.page.axis import short_number
 from lisse.reporting.page.document import report
+from lisse.reporting.page.entries import LIGHT
 from lisse.reporting.page.frame import brief, framed
 
 
@@ -81,6 +82,7 @@ def _atlas_text(
     points = {
         "names": [brief(row.name) for row in rows],
         "families": list(map(brief, families)),
+        "looks": [_look(index) for index in range(len(families))],
         "family": [families.index(row.family) for row in rows],
         "numbers": list(map(brief, numbers)),
         "data": [datasets.index(row.data) for row in rows],
@@ -102,6 +104,7 @@ def _atlas_text(
         outcomes=list(outcomes(words)),
         complaints=complaints,
         colours=len(families),
+        look=_look,
         data=points,
     )  # fmt: skip
 
@@ -123,10 +126,15 @@ def _line(
         "index": index,
         "row": row,
         "link": links.get(row.key, ""),
-        "colour": families.index(row.family),
+        "look": _look(families.index(row.family)),
         "cells": cells,
         "setting": settings[row.setting],
     }
+
+
+def _look(family: int) -> str:
+    """The classes that colour a family; those that must share a colour are full, hollow and pale."""
+    return f"m{family} turn{family // len(LIGHT) % 3}"
 
 
 def _cell(number: Sequence[float | None] | None, n: int) -> dict[str, Any]:

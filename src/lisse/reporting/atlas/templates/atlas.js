@@ -107,7 +107,7 @@
     svg.append(make("text", { x: 4, y: 12 }, data.numbers[up] + (logY ? " · log axis" : "")));
     for (const [a, b, index] of points) {
       const [cx, cy] = at(a, b);
-      const dot = make("circle", { cx, cy, r: 4.5, class: `m${data.family[index]}`, "data-index": index });
+      const dot = make("circle", { cx, cy, r: 4.5, class: data.looks[data.family[index]], "data-index": index });
       dot.append(make("title", {}, `${data.names[index]} (${data.families[data.family[index]]}): ${label(a)}, ${label(b)}`));
       svg.append(dot);
     }
