@@ -106,6 +106,22 @@ def test_what_cannot_be_made_again_says_so(lisse, folder, swept):
         assert says in done.stderr
 
 
+def test_what_a_stranger_wrote_moves_no_cursor_and_fills_no_screen(lisse, folder, swept):
+    from lisse.reporting.atlas import load_atlas
+
+    ((row,), words) = load_atlas(folder / "a.json")
+    evil = "\x1b[2J\x1b]0;title\x07\udc80\r\u202e" + "x" * 100_000
+    numbers = {evil: (1.0, None, None, 5, "exact"), **row.numbers}
+    for reason in ("", evil):
+        hostile = dataclasses.replace(row, name=evil, numbers=numbers, weights=evil, version=evil, reason=reason)
+        save_atlas([hostile], words, folder / "evil.json")
+        done = lisse("verify", f"evil.json#{row.key}")
+        assert done.exit_code == (1 if reason else 5)
+        assert "The weights differ" in done.stdout or reason
+        assert not set(done.stdout + done.stderr) & set("\x1b\x07\r\udc80\u202e")
+        assert len(done.stdout + done.stderr) < 3000
+
+
 def test_a_row_is_a_gate(lisse, folder, swept):
     path, row = swept
     level = lisse("compare", row, path, "--fail-if", "b.stretch > 1.1 * a.stretch")

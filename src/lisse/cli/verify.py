@@ -25,13 +25,15 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
     A network is made again from its public spec, or from recipe and seed; the answer is "the same", what differs (code
     5), or "cannot: no weights and no recipe" (code 1). Code and files that it names need your word (--trust).
     """
+    from lisse.cli.table import printable
+    from lisse.reporting.page.frame import brief
     from lisse.reporting.page.headline import headline_rows
     from lisse.sweeping.verification import Unmakeable, all_numbers, measured_origin, unit_again, verified
 
     if ".json#" in target:
         row, _ = load_atlas_row(target)
         if row.reason:
-            raise Failed(f"cannot: {row.name} failed ({row.reason}); there are no numbers to compare.")
+            raise Failed(f"cannot: {brief(row.name)} failed ({brief(row.reason)}); there are no numbers to compare.")
         before = {label: number[0] for label, number in row.numbers.items()}
         origin: dict[str, Any] = {"unit": row.unit, "spec": None, "weights": row.weights, "data_hash": row.data_hash}
         numbers, digits, version = (
@@ -46,15 +48,15 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
     try:
         unit = unit_again(origin, model=model, data=data, trust=trust)
     except Unmakeable as error:
-        raise Failed(str(error)) from error
+        raise Failed(brief(str(error))) from error
     with arguments(ctx):
         result = verified(
             before, unit, numbers, weights=origin["weights"], data_hash=origin["data_hash"], digits=digits
         )
     for sentence in result.says:
-        print(sentence)
+        print(printable(brief(sentence)))
     sys.stdout.flush()
-    print(f"It was measured by lisse {version}.", file=sys.stderr)
+    print(printable(brief(f"It was measured by lisse {version}.")), file=sys.stderr)
     if out and result.profile is not None:
         print(f"Saved {result.profile.save(out)}.", file=sys.stderr)
     if result.agreement == "different":
