@@ -3,10 +3,17 @@ import math
 import pytest
 import torch
 
+from lisse.maths.masking import lemma_residuals
 from lisse.maths.variation import patch_cross
-from lisse_experiments import Task
+from lisse_experiments import Finding, Outcome, Task
+from lisse_experiments import study as experiment
 from lisse_experiments.masked_autoencoders import operators as study
-from lisse_experiments.masked_autoencoders.operators.lemma import CONSTRUCTIONS, lemma_outcome, residuals
+from lisse_experiments.masked_autoencoders.operators.lemma import (
+    CONSTRUCTIONS,
+    lemma_outcome,
+    optimised_residual,
+    residuals,
+)
 from lisse_experiments.masked_autoencoders.operators.skip import BETAS, skip_against_solve
 
 
@@ -14,7 +21,7 @@ from lisse_experiments.masked_autoencoders.operators.skip import BETAS, skip_aga
 def outcome(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         # Smaller grids for Lemma 6.1, whose convex weights take the longest: as many, so that nothing else changes.
-        patch.setattr(study, "residuals", lambda _, draws, *, seed: residuals((8, 9, 10), draws, seed=seed))
+        patch.setattr(study, "residuals", lambda _, draws, **options: residuals((8, 9, 10), draws, **options))
         return study.operators(Task("smoke", tmp_path_factory.mktemp("operators")))
 
 
@@ -39,6 +46,7 @@ def test_the_claims_come_out_as_worked_out(outcome):
         "tikhonov/stable": True,
         "proposition31/recovery": False,
         "proposition31/low-rank": False,
+        "proposition31/constant": True,
         "lemma61/slope": False,
     }
     assert all(finding.key.startswith("operators/") for finding in outcome.findings)
@@ -116,7 +124,7 @@ def test_a_residual_that_falls_like_one_over_n_is_seen_to():
         left[:, place, 1] = 2.0
     left[:, :, 2:4] = 1.0
     findings, (claim,) = lemma_outcome(left, sides, 0)
-    slopes = {finding.key.rpartition("/")[2]: finding.value for finding in findings}
+    slopes = {finding.key.rpartition("/")[2]: finding.value for finding in findings if "slope" in finding.key}
     assert slopes == pytest.approx({"restricted": -1, "zeroed": 0, "refitted": 0, "simplex": 0}, abs=1e-9)
     assert claim.holds
     left[:, :, 0] = 1.0
@@ -128,7 +136,8 @@ def test_neither_rounding_nor_an_interval_that_reaches_zero_falls_like_one_over_
     left = torch.ones(8, 3, len(CONSTRUCTIONS), dtype=torch.float64)
     left[:, :, 4] = torch.tensor([1e-5, 1e-9, 1e-13])
     findings, (claim,) = lemma_outcome(left, sides, 0)
-    assert [finding.key.rpartition("/")[2] for finding in findings] == list(CONSTRUCTIONS[:4])
+    names = [finding.key.rpartition("/")[2] for finding in findings]
+    assert names == [*CONSTRUCTIONS[:4], "optimised", "left"]
     assert not claim.holds
     for draw in range(8):
         left[draw, :, 0] = torch.tensor([float(n) ** (-3 if draw % 2 else 1) for n in sides])
@@ -139,10 +148,35 @@ def test_neither_rounding_nor_an_interval_that_reaches_zero_falls_like_one_over_
 
 def test_residuals_are_drawn_anew_and_ordered():
     left = residuals((4, 6), 2, seed=0)
-    assert left.shape == (2, 2, 5)
+    assert left.shape == (2, 2, 6)
     named = dict(zip(CONSTRUCTIONS, left.unbind(-1), strict=True))
     assert bool((named["restricted"] >= named["simplex"] - 1e-6).all())
     assert bool((named["simplex"] >= named["least_squares"] - 1e-6).all())
     assert torch.equal(left, residuals((4, 6), 2, seed=0))
     assert not torch.allclose(left[0], left[1])
     assert not torch.allclose(left, residuals((4, 6), 2, seed=1))
+
+
+def test_maps_that_are_searched_for_leave_less_and_nothing_where_nothing_need_be_left():
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randn(40, 6, generator=generator, dtype=torch.float64)
+    hidden = torch.arange(40) % 4 > 0
+    maps = [torch.randn(6, 6, generator=generator, dtype=torch.float64) for _ in range(3)]
+    given = lemma_residuals(rows, hidden, *maps)
+    found = [float(optimised_residual(rows, hidden, maps, steps=steps)) for steps in (1, 40)]
+    q, k, v = (rows @ w for w in maps)
+    z = ((q @ k.T / 6**0.5).softmax(-1) @ v)[hidden]
+    design = torch.cat([(q[hidden] @ k[~hidden].T / 6**0.5).softmax(-1) @ rows[~hidden], torch.ones(30, 1)], 1)
+    fitted = design @ torch.linalg.lstsq(design, z).solution  # one step: the given queries and keys, the best values
+    assert found[0] == pytest.approx(float((fitted - z).norm(dim=-1).mean()), rel=1e-6)
+    assert found[1] < 0.8 * found[0] < float(given.restricted[hidden].mean())
+    same = [torch.zeros(6, 6, dtype=torch.float64), *maps[1:]]  # every query looks alike: one affine value is enough
+    assert float(optimised_residual(rows, hidden, same, steps=1)) < 1e-9
+
+
+def test_the_operators_alone_are_a_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "operators", lambda task: Outcome((Finding("operators/a", "a", 1.0),)))
+    chosen = experiment("masked_autoencoders")
+    assert chosen.run(Task("smoke", tmp_path, units=("operators",))).parts == ("operators",)
+    with pytest.raises(ValueError, match="units must be operators for masked_autoencoders, got q1"):
+        chosen.run(Task("smoke", tmp_path, units=("q1",)))

@@ -3,7 +3,8 @@
 Paper     How to Understand Masked Autoencoders [cao2022], questions Q1 to Q5
 Claim     Attention is an integral operator that propagates representations stably; the skip connection regularises;
           patches keep the information of low-rank images; the decoder matters; masked patches are interpolated globally
-Command   lisse reproduce masked_autoencoders [--scale smoke | paper] [--out FOLDER]; the same command goes on
+Command   lisse reproduce masked_autoencoders [--scale smoke | paper] [--out FOLDER]; the same command goes on;
+          --units operators does what needs no network
 Hardware  smoke: one CPU core, 1 GB of memory; paper: one GPU (written for an H200), 8 GB of memory
 Time      smoke: about a minute of one core; paper: about 15 minutes, 9 of them training
 Expect    both: what expected.json says; paper: error on hidden pixels 0.0209 after 150 epochs, 0.0155 after 408; linear
@@ -12,6 +13,7 @@ Expect    both: what expected.json says; paper: error on hidden pixels 0.0209 af
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ ABOUT = About(
         "paper": "a GPU (about 15 minutes on an H200), CIFAR-10, the photographs of LISSE_DATA/images",
     },
     folder=Path(__file__).parent,
+    in_parts=True,
 )
 
 
@@ -70,6 +73,12 @@ def run(task: Task) -> Outcome:
     from lisse_experiments.masked_autoencoders import figures  # a missing matplotlib is told before the work
     from lisse_experiments.masked_autoencoders.operators import operators
 
+    if task.units or task.minutes is not None:
+        if task.units != ("operators",) or task.minutes is not None:
+            raise ValueError(
+                f"reproduce: units must be operators for masked_autoencoders, got {', '.join(task.units) or 'none'}."
+            )
+        return dataclasses.replace(operators(task), parts=task.units)
     plan = settings(task.scale, task.device)
     data, test = load_data(plan.data, split="train"), load_data(plan.data, split="test")
     work = Work(

@@ -2,8 +2,8 @@ r"""Lemma 6.1 of [cao2022] without a network: does what mask tokens cost fall li
 
 Tokens are smooth random functions sampled at n × n patches, 75 % of them replaced by one mask token; the three maps
 of a head are random. Everything but the sampling stays the same while n grows, so the power of n with which a residual
-changes is the lemma's. The maps :math:`\hat Q, \hat K` are not optimised: a slope near 0 does not refute that some
-exist, it says that these constructions are no proof.
+changes is the lemma's. Five constructions take the given maps; in a sixth, ``optimised``, affine maps :math:`\hat Q,
+\hat K, \hat V` are searched for, for each sample of tokens anew: what is left is an upper bound of the least.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from lisse_experiments.form import Claim, Finding
 WIDTH = 16
 WAVES = 3  # the highest frequency of the tokens, in half waves over the image
 TRIVIAL = 1e-6  # residuals, of outputs of size about 1, that are rounding
-CONSTRUCTIONS = tuple(field.name for field in fields(LemmaResiduals))
+CONSTRUCTIONS = (*(field.name for field in fields(LemmaResiduals)), "optimised")
+STEPS, RATE = 150, 0.03  # of the search for maps
 
 
-def residuals(sides: Sequence[int], draws: int, *, seed: int) -> Tensor:
-    """Mean residuals over masked queries ``[draws, sides, constructions]``; a draw is maps, functions and masks."""
+def residuals(sides: Sequence[int], draws: int, *, seed: int, steps: int = STEPS) -> Tensor:
+    """Mean residuals over masked queries ``[draws, sides, constructions]``; a draw is maps, functions and masks.
+
+    ``steps`` are those of the search for maps.
+    """
     source = torch.Generator().manual_seed(seed)
     norms = torch.zeros(draws, len(sides), len(CONSTRUCTIONS), dtype=torch.float64)
     for draw in range(draws):
@@ -38,10 +42,41 @@ def residuals(sides: Sequence[int], draws: int, *, seed: int) -> Tensor:
             tokens = _sampled(waves, n)
             hidden = random_mask(1, n * n, generator=source)[0]
             tokens[hidden] = token
-            remainders = lemma_residuals(tokens, hidden, *maps, positions=sincos_positions(n, WIDTH).double())
-            for at, name in enumerate(CONSTRUCTIONS):
+            positions = sincos_positions(n, WIDTH).double()
+            remainders = lemma_residuals(tokens, hidden, *maps, positions=positions)
+            for at, name in enumerate(CONSTRUCTIONS[:-1]):
                 norms[draw, index, at] = getattr(remainders, name)[hidden].mean()
+            norms[draw, index, -1] = optimised_residual(tokens + positions, hidden, maps, steps=steps)
     return norms
+
+
+def optimised_residual(rows: Tensor, hidden: Tensor, maps: Sequence[Tensor], *, steps: int = STEPS) -> Tensor:
+    r"""The mean of (24) over masked queries for affine maps that make it small, begun at the given ones.
+
+    ``rows`` ``[p, d]`` are tokens with their positions. :math:`\hat V` is the best one for :math:`\hat Q, \hat K` by
+    least squares, these two go down by Adam, the rate falling to 0. The least mean norm of all steps is returned.
+    """
+    scale = maps[0].shape[1] ** -0.5
+    padded = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)  # affine
+    queries, keys = (torch.cat([w, torch.zeros_like(w[:1])]).requires_grad_() for w in maps[:2])
+    with torch.no_grad():
+        q, k, v = (rows @ w for w in maps)
+        target = ((scale * q @ k.T).softmax(-1) @ v)[hidden]
+    optimiser = torch.optim.Adam([queries, keys], lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    least = torch.tensor(torch.inf, dtype=rows.dtype)
+    for _ in range(steps):
+        weights = (scale * (padded[hidden] @ queries) @ (padded[~hidden] @ keys).T).softmax(-1)
+        means = weights @ padded[~hidden]
+        # The gradient does not see the values' map: at its best it has none.
+        values = torch.linalg.lstsq(means.detach(), target, driver="gelsd").solution
+        remainder = means @ values - target
+        least = torch.minimum(least, remainder.detach().norm(dim=-1).mean())
+        optimiser.zero_grad()
+        remainder.square().sum(-1).mean().backward()
+        optimiser.step()
+        schedule.step()
+    return least
 
 
 def _sampled(waves: Tensor, n: int) -> Tensor:
@@ -71,10 +106,22 @@ def lemma_outcome(norms: Tensor, sides: Sequence[int], seed: int) -> tuple[list[
                 mean.n,
                 theirs=-1.0,
                 source="Lemma 6.1",
-                within=1e-3,
+                within=1e-3 if name != "optimised" else 0.2,  # a search carries rounding further
             )
         )
         near.append((float(mean.value), float(mean.low), float(mean.high), name))
+    left = bootstrap(norms[:, -1, -1] / norms[:, -1, 0], generator=torch.Generator().manual_seed(seed))
+    findings.append(
+        Finding(
+            "operators/lemma61/left",
+            f"Lemma 6.1: residual with maps that were searched for, over that of the given maps, n = {sides[-1]}",
+            float(left.value),
+            float(left.low),
+            float(left.high),
+            left.n,
+            within=0.5 * float(left.value),
+        )
+    )
     value, low, high, name = min(near)
     claim = Claim(
         "operators/lemma61/slope",
