@@ -1,4 +1,4 @@
-"""The core on a CUDA device: the same layers, the same random numbers, the same values to float32 rounding."""
+"""The core on a CUDA device: the same layers, the same values to float32 rounding, random numbers of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import lisse
 from lisse import taps
 from lisse.data import Dataset
 from lisse.instruments import Sensitivity
+from lisse.instruments.jacobians import graph, kept_bytes
 from lisse.networks import zoo
 from lisse.run.fingerprint import model_fingerprint
 
@@ -98,18 +99,45 @@ def test_a_cpu_model_leaves_the_gpus_generator_alone():
     assert torch.equal(torch.cuda.get_rng_state(), state)
 
 
-def test_views_use_the_same_random_numbers(exact):
+def test_views_on_the_gpu_are_the_cpus(exact):
+    noise = torch.randn(120, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
     def found(device):
         run = lisse.Run(zoo.build("fc4").eval(), Dataset("d", images()), device=device, batch=50)
 
         def make(batch):
-            return {"noisy": batch.inputs + 0.1 * run.draw("n", batch.start, len(batch.inputs), (3, 32, 32))}
+            rows = noise[batch.start : batch.start + len(batch.inputs)]
+            return {"noisy": batch.inputs + 0.1 * rows.to(batch.inputs)}
 
         return run.views(120, make, lambda tap, clean, view: (view - clean).flatten(1).norm(dim=1))["noisy"]
 
     on_cpu, on_gpu = found("cpu"), found("cuda")
     for name in on_cpu:
         torch.testing.assert_close(on_gpu[name], on_cpu[name], rtol=1e-3, atol=1e-4)
+
+
+def test_draws_are_made_on_the_gpu_and_do_not_depend_on_the_batch_size():
+    run = lisse.Run(zoo.build("fc4").eval(), Dataset("d", images()), device="cuda", batch=50)
+    whole = run.draw("n", 0, 120, (3, 256, 256))  # 21 samples a block
+    parts = [run.draw("n", start, 15, (3, 256, 256)) for start in range(0, 120, 15)]
+    assert whole.device.type == "cuda"
+    assert torch.equal(torch.cat(parts), whole)
+    assert not torch.equal(run.draw("m", 0, 1, (3, 256, 256)), whole[:1])
+    assert torch.equal(lisse.Run(run.model, run.data, device="cuda").draw("n", 0, 1, (3, 256, 256)), whole[:1])
+
+
+def test_a_measured_graph_fits_the_memory_it_says():
+    run = lisse.Run(zoo.build("resnet20").eval(), Dataset("d", images()), device="cuda")
+    count, size = 8, kept_bytes(run, run.taps.source)
+    (batch,) = run.data.batches(count, stop=count, device=run.device)
+    before = torch.cuda.memory_allocated()
+    with graph(run, list(dict.fromkeys([run.taps.source, *run.taps])), batch.inputs, run.taps.source) as graphs:
+        activations = graphs[1]
+        y = activations[run.taps[-1].name]
+        covector = torch.zeros_like(y, requires_grad=True)
+        torch.autograd.grad(y, activations[run.taps.source.name], covector, create_graph=True)
+        held = torch.cuda.memory_allocated() - before
+    assert count * size == pytest.approx(held, rel=0.25)
 
 
 def test_sensitivity_on_the_gpu_is_the_cpus(exact):

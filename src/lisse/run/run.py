@@ -343,16 +343,22 @@ class Run:
         """Random numbers ``[count, *shape]`` for samples ``start … start + count - 1``, the same in any batch size.
 
         Standard normal, or uniform on [0, 1). They are drawn for fixed blocks of samples, each from a generator that
-        is seeded by the run's seed, ``key`` and the block's number, on the CPU whatever the device.
+        is seeded by the run's seed, ``key`` and the block's number: on a GPU its own, whose numbers are others than the
+        CPU's, for there it would wait for them.
         """
         shape = tuple(shape)
-        block = max(1, min(256, 2**24 // max(1, int(torch.Size(shape).numel()))))
+        device = self.device if self.device.type == "cuda" else None
+        block = max(1, min(256, 2 ** (22 if device else 24) // max(1, int(torch.Size(shape).numel()))))
         rows = []
         position = start
         while position < start + count:
             number, offset = divmod(position, block)
             length = min(block - offset, start + count - position)
-            values = self._drawn(repr((self.seed, key, law, number, shape)), (key, law), offset + length, block, shape)
+            label = repr((self.seed, key, law, number, shape))
+            if device is not None:
+                values = _drawn_on(device, label, law, (block, *shape))
+            else:
+                values = self._drawn(label, (key, law), offset + length, block, shape)
             rows.append(values[offset : offset + length])
             position += length
         return torch.cat(rows).to(self.device) if rows else torch.empty((0, *shape), device=self.device)
@@ -365,9 +371,7 @@ class Run:
             # at once. Twice as much as before, so that no block is drawn more than about twice.
             count = -(-max(needed, 2 * len(values) if drawn == label else 0) // 16) * 16
             count = block if count >= block - 16 else count
-            generator = torch.Generator().manual_seed(_seed_of(label))
-            maker = torch.randn if key[1] == "normal" else torch.rand
-            values = maker((count, *shape), generator=generator, dtype=torch.float32)
+            values = _drawn_on(torch.device("cpu"), label, key[1], (count, *shape))
             self._blocks[key] = label, values
         return values
 
@@ -663,6 +667,12 @@ def _bits(tensor: Tensor) -> str | Tensor:
 
 def _text(bits: str | Tensor) -> str:
     return bits if isinstance(bits, str) else str(bits.tolist())
+
+
+def _drawn_on(device: torch.device, label: str, law: str, shape: Sequence[int]) -> Tensor:
+    generator = torch.Generator(device).manual_seed(_seed_of(label))
+    maker = torch.randn if law == "normal" else torch.rand
+    return maker(tuple(shape), generator=generator, dtype=torch.float32, device=device)
 
 
 def _array(value: Tensor) -> np.ndarray:
