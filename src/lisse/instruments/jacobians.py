@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lisse.maths.jacobian import JacobianNorm, jacobian_norm
-from lisse.recording import parse_bytes
 from lisse.run import Run
 from lisse.taps import Tap, feed, prepared, still, tapped
 
@@ -85,7 +84,7 @@ def graph_bytes(run: Run, max_iter: int, *, most: int | None = None) -> int:
 
 
 def _room(run: Run) -> int:
-    return int(getattr(run, "device_memory", parse_bytes(run.memory)))
+    return run.device_memory
 
 
 def _sample_bytes(run: Run, max_iter: int) -> int:
