@@ -95,11 +95,10 @@ def _prim(matrix: np.ndarray) -> tuple[Tensor, Tensor]:
     parent = np.empty(n - 1, dtype=np.int64)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
-    for step in range(1, n):
-        row = matrix[order[step]]
-        where = np.flatnonzero(row == reached[step])
-        earlier = where[position[where] < step]
-        parent[step - 1] = earlier[0]
+    for start in range(1, n, 256):
+        steps = np.arange(start, min(n, start + 256))
+        joins = (matrix[order[steps]] == reached[steps, None]) & (position < steps[:, None])
+        parent[steps - 1] = joins.argmax(1)
     return torch.from_numpy(order[1:].copy()), torch.from_numpy(parent)
 
 
