@@ -12,8 +12,6 @@ from torch import Tensor
 from lisse.data.dataset import Dataset, check_seed
 from lisse.progress import Listener
 
-SPLITS = ("train", "test")
-
 
 @dataclass(frozen=True)
 class Request:
