@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,8 +25,9 @@ from lisse.taps import Tap, feed, find, is_shortage, prepared, still, tapped
 from lisse.taps.attending import AttentionCall, attending
 
 _EDGE = 1 + 1e-9  # of float64's rounding, which these sums of some thousand terms stay far below
-# Lipschitz constants of the derivatives of activations, rounded up.
+# Lipschitz constants of the derivatives of activations, rounded up, and where those are largest and least.
 _BENDS = (("QuickGELU", 0.86), ("GELU", 0.82), ("Gelu", 0.82), ("SiLU", 0.51))
+_CRESTS = {"GELUActivation": math.sqrt(2), "SiLU": 2.3993572805154, "SiLUActivation": 2.3993572805154}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +45,56 @@ class LocalBound:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class _State:
-    """Tokens inside the block, their Jacobian in the block's tokens, and how far both can go in the ball.
+    r"""Tokens inside the block, their Jacobian in the block's tokens, and how far it can turn in the ball.
 
-    ``jacobian`` is ``[t, d', d]`` where tokens do not meet, ``[t, d', t, d]`` else. ``size`` ≥ ‖J‖ and ``turn`` ≥
-    ‖J' − J‖, both in ℓ2 over all tokens and of the worst token; ``reach``: how far any token moves.
+    ``jacobian`` J is ``[t, d', d]`` where tokens do not meet, ``[t, d', t, d]`` else. Since tokens met last, every
+    token went its own way: :math:`J = S J_1` with ``since`` S ``[t, d', d_1]``. All turns are in ℓ2 over all tokens and
+    of the worst token: ``met`` ≥ ‖J_1' − J_1‖, ``along`` ≥ ‖(S' − S)J_1‖; ``own`` ≥ ‖S' − S‖ is alike in both.
+    ``ball``: how far any token of the block's input moves; ``origin``: what states share whose tokens met last there.
     """
 
     tokens: Tensor
     jacobian: Tensor
-    size: tuple[float, float]
-    turn: tuple[float, float]
-    reach: float
+    since: Tensor
+    met: tuple[float, float]
+    along: tuple[float, float]
+    own: float
+    ball: float
+    origin: object
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """Of the Jacobian's blocks, ``[t, t]``."""
+        return _block_norms(self.jacobian)
+
+    @cached_property
+    def size(self) -> tuple[float, float]:
+        """Upper bounds of ‖J‖."""
+        return _both(self.norms)
+
+    @cached_property
+    def turn(self) -> tuple[float, float]:
+        """Of ‖J' − J‖: :math:`S'J_1' - SJ_1 = S(J_1' - J_1) + (S' - S)J_1 + (S' - S)(J_1' - J_1)`."""
+        size = float(_spectral(self.since).max())
+        first, second = (((size + self.own) * met + part) for met, part in zip(self.met, self.along, strict=True))
+        return first * _EDGE, second * _EDGE
+
+    @cached_property
+    def reach(self) -> Tensor:
+        """How far each token moves, ``[t]``: along the segment by the mean of the Jacobian there."""
+        return self.ball * (self.norms.sum(1) + self.turn[1]) * _EDGE
+
+    def moves(self, weight: Tensor) -> Tensor:
+        r"""How far each row of ``weight`` ``[m, d']`` moves at each token, ``[t, m]``.
+
+        :math:`|w\delta x_i| \le \epsilon(\sum_j\|wJ_{ij}\| + \|w\|\|J' - J\|)`.
+        """
+        rows = _along(weight, self.jacobian).norm(dim=-1)
+        rows = rows.sum(2) if rows.ndim == 3 else rows
+        straight = torch.minimum(rows, weight.norm(dim=1) * self.norms.sum(1)[:, None])
+        return self.ball * (straight + weight.norm(dim=1) * self.turn[1]) * _EDGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +126,38 @@ def local_bounds(
 
     The ball is convex, so its constant is the largest :math:`\|J(x')\|` in it. J is written out at the sample and its
     norm enclosed (:func:`lisse.maths.spectral_norm.norm_interval`); with f∘g, :math:`\|J'_fJ'_g - J_fJ_g\| \le
-    (\|J_f\| + E_f)E_g + E_f\|J_g\|`, sums add, and:
+    (\|J_f\| + E_f)E_g + \|(J'_f - J_f)J_g\|`, where the last is bounded as a product with the known J_g, and J_f is
+    all that follows attention, token by token, written out too. Sums add, and:
 
-    *Norms*, γ ⊙ u with :math:`u = \sqrt d\,c/s`, :math:`s^2 = |c|^2 + d\epsilon_0`: along δ, :math:`\partial J =
-    -\sqrt d\,[\langle u', \delta\rangle(I - u'u'^\top) + \dot u u'^\top s + u'\dot u^\top s]/s^2`, u' = c/s no longer
-    than 1 and :math:`s|\dot u| \le |\delta|`: E ≤ 3√d max|γ| ε/(s − ε)², for s is 1-Lipschitz. *MLPs*: a unit's slope
-    turns by at most :math:`D_k = B\epsilon|w_k|` (B the Lipschitz constant of σ'), and :math:`\|W_2DW_1\| \le
-    \|W_2D^{1/2}\|\|D^{1/2}W_1\|` for every diagonal of entries up to D. *Attention*, a head's row i with logits z,
-    :math:`a_j = \partial z_{ij}/\partial x_i`, :math:`b_j = \partial z_{ij}/\partial x_j`, values v of norm V:
+    *Norms*, γ ⊙ u with :math:`u = c/s \cdot \sqrt d`, :math:`s^2 = |c|^2 + d\epsilon_0`. With û = c/s, μ = |û| ≤ 1, the
+    second derivative is :math:`-\sqrt d[\langle û, \delta\rangle Tv + \langle û, v\rangle T\delta + û\langle\delta,
+    Tv\rangle]/s^2`, T = I − ûûᵀ. Of unit δ, v at angles a, b to û its length without √d/s² is, squared, at most
+    :math:`\mu^2[(\kappa\cos a\cos b + \sin a\sin b)^2 + \sin^2(a + b)]`, κ = 3(1 − μ²), largest at a = b, and
+    there, with q = cos² a, :math:`\mu^2[1 + 2(1 + \kappa)q + (\kappa - 3)(\kappa + 1)q^2] \le 4/3` (at q = 1/3μ², or at
+    q = 1 where 3μ² < 1). As s is 1-Lipschitz, E ≤ (2/√3)√d max|γ| ρ/(s(s − ρ)) for a token that moves by ρ.
+
+    *MLPs*: a unit's slope turns by at most :math:`D_k`, the largest difference of σ' over the interval in which its
+    argument can lie (at the ends or where σ'' is 0; else by the Lipschitz constant of σ'), which the Jacobian in front
+    gives, row by row. :math:`\|W_2DW_1J\| \le \|W_2D^{1/2}\|\|D^{1/2}W_1J\|` for every diagonal of entries up to D.
+
+    *Attention*, a head's row i with logits z, :math:`a_j = \partial z_{ij}/\partial x_i`, :math:`b_j = \partial
+    z_{ij}/\partial x_j`, values v of norm V:
 
     .. math:: J = \sum_jP_jV\delta_j + \mathrm{Cov}_P(v, a)\delta_i + \sum_jP_j(v_j - \bar v)\langle b_j,
               \delta_j\rangle .
 
     In the ball a and b turn by at most α and β, so the logits' change has range at most :math:`r = \epsilon(D(a) +
-    2\max|b| + 2\alpha + 2\beta)` and :math:`e^{-r}P \le P' \le e^rP`. The first sum turns by at most :math:`\|(e^r -
-    1)P\|\|V\|`. A covariance's derivative along a tilt l of range r is :math:`E(v - \bar v)(a - \bar a)(l - \bar l)`,
-    at most r σ(v)σ(a), and standard deviations grow by no more than e^{r/2}; with the values' own move :math:`m =
-    \|V\|\epsilon` the second turns by at most :math:`(e^{r/2}\sigma(v) + m)\alpha + m e^{r/2}\sigma(a) +
-    re^r\sigma(v)\sigma(a)`, the third, in :math:`(\sum_jP_j|\delta_j|^2)^{1/2}`, by :math:`\kappa =
-    e^{r/2}[(e^{r/2}\sigma(v) + m)\beta + m\max|b|] + re^r\sigma(v)\max|b|`, and over all rows by
-    :math:`(\max_j\sum_iP_{ij}\kappa_i^2)^{1/2}`. With q, k of slopes L and bends H (0 where they are linear), rotated
-    or not, α = s(H_q ε max|k_j - \bar k| + L_qL_kε) and β = s(H_k ε|q| + L_qL_kε). ∎
+    2\max|b| + \alpha + \beta)` (the means along a segment are half of α and β) and :math:`e^{-r}P \le P' \le e^rP`, so
+    that :math:`\sum_j|P'_j - P_j| \le 2\tanh(r/4)`. The first sum turns by at most :math:`\|P' - P\|\|V\|`. A
+    covariance's derivative along a tilt l of range r is :math:`E(v - \bar v)(a - \bar a)(l - \bar l)`, at most r
+    σ(v)σ(a), and standard deviations grow by no more than e^{r/2}; with the values' own move :math:`m = \|V\|\epsilon`
+    the second turns by at most :math:`(e^{r/2}\sigma(v) + m)\alpha + m e^{r/2}\sigma(a) + re^r\sigma(v)\sigma(a)`, the
+    third, in :math:`(\sum_jP_j|\delta_j|^2)^{1/2}`, by :math:`\kappa = e^{r/2}[(e^{r/2}\sigma(v) + m)\beta +
+    m\max|b|] + re^r\sigma(v)\max|b|`, and over all rows by :math:`(\max_j\sum_iP_{ij}\kappa_i^2)^{1/2}`. Heads side by
+    side add in squares, and of the two terms with r in them at most as the stacked :math:`re^r\sigma_h(v)\sqrt{P_{ij}}
+    (a_j - \bar a)` and :math:`\dots b_j` of all heads are long. Where q and k are linear and not rotated, α = β = ‖A‖ε.
+    Else, with slopes L and bends H (0 where they are linear), α = s(H_q ε max|k_j -
+    \bar k| + L_qL_kε) and β = s(H_k ε|q| + L_qL_kε). ∎
 
     Masks, windows, rotary positions, shared keys, norms of queries and keys are covered; capped logits, sinks and
     layers that keep their queries to themselves are not, with the reason. The bound is infinite where it is no number.
@@ -257,13 +307,22 @@ def _covectors(values: Tensor, like: Tensor) -> Tensor:
 
 
 def _start(tokens: Tensor, radius: float) -> _State:
+    return _met(tokens, _identity(tokens), (0.0, 0.0), radius)
+
+
+def _identity(tokens: Tensor) -> Tensor:
     t, d = tokens.shape
-    identity = torch.eye(d, dtype=tokens.dtype).expand(t, d, d)
-    return _State(tokens, identity, (1.0, 1.0), (0.0, 0.0), radius)
+    return torch.eye(d, dtype=tokens.dtype).expand(t, d, d)
+
+
+def _met(tokens: Tensor, jacobian: Tensor, turn: tuple[float, float], ball: float) -> _State:
+    """Where tokens have just met."""
+    if not all(map(math.isfinite, turn)):
+        raise _Beyond
+    return _State(tokens, jacobian, _identity(tokens), turn, (0.0, 0.0), 0.0, ball, object())
 
 
 def _stages(stages: Any, x: _State, heads: dict[nn.Module, _Attended | str]) -> _State:
-    radius = x.reach
     for stage in stages:
         parts = [x]
         for branch in stage.branches:
@@ -271,7 +330,7 @@ def _stages(stages: Any, x: _State, heads: dict[nn.Module, _Attended | str]) -> 
             for step in _steps(branch):
                 behind = step(behind, heads)
             parts.append(behind)
-        x = _sum(parts, radius)
+        x = _sum(parts)
         if stage.end is not None:
             x = _norm(stage.end, x)
     return x
@@ -298,37 +357,38 @@ def _steps(branch: tuple[nn.Module, ...]) -> list[Callable[[_State, dict[nn.Modu
     return steps
 
 
-def _sum(parts: list[_State], radius: float) -> _State:
-    tokens = sum((part.tokens for part in parts[1:]), parts[0].tokens)
+def _sum(parts: list[_State]) -> _State:
+    first, *others = parts
+    tokens = sum((part.tokens for part in others), first.tokens)
     dense = any(part.jacobian.ndim == 4 for part in parts)
     jacobian = sum(
-        (_dense(part.jacobian) if dense else part.jacobian for part in parts[1:]),
-        _dense(parts[0].jacobian) if dense else parts[0].jacobian,
+        (_dense(part.jacobian) if dense else part.jacobian for part in others),
+        _dense(first.jacobian) if dense else first.jacobian,
     )
-    turn = tuple(sum(part.turn[k] for part in parts) for k in (0, 1))
-    exact = _sizes(jacobian)
-    size = tuple(min(exact[k], sum(part.size[k] for part in parts)) for k in (0, 1))
-    # Every token goes along the segment: the mean of its Jacobian there.
-    return _State(tokens, jacobian, size, turn, radius * (size[1] + turn[1]) * _EDGE)  # type: ignore[arg-type]
+    if any(part.origin is not first.origin for part in others):
+        return _met(tokens, jacobian, (sum(p.turn[0] for p in parts), sum(p.turn[1] for p in parts)), first.ball)
+    since = sum((part.since for part in others), first.since)
+    along = sum(part.along[0] for part in parts), sum(part.along[1] for part in parts)
+    own = sum(part.own for part in parts)
+    return _State(tokens, jacobian, since, first.met, along, own, first.ball, first.origin)
 
 
-def _through(x: _State, tokens: Tensor, jacobian: Tensor, turn: tuple[float, float]) -> _State:
-    """Behind a map of tokens with ``jacobian`` at the sample, which turns by at most ``turn``."""
-    if not math.isfinite(turn[0] + x.reach):
+def _through(
+    x: _State, tokens: Tensor, jacobian: Tensor, turn: Tensor, turned: Callable[[Tensor], Tensor] | None = None
+) -> _State:
+    """Behind a map of single tokens with ``jacobian`` ``[t, d', d]``, which turns by at most ``turn`` ``[t]``.
+
+    ``turned``: of how far its product with a Jacobian turns, block by block ``[t, t]``; by default the two norms'.
+    """
+    if not bool(torch.isfinite(turn).all()):
         raise _Beyond
-    sizes = _sizes(jacobian)
-    if jacobian.ndim == 4:
-        inner = x.jacobian if x.jacobian.ndim == 3 else None
-        if inner is None:
-            raise TypeError("attention behind attention in one block.")
-        product = torch.einsum("iajb,jbc->iajc", jacobian, inner)
-    elif x.jacobian.ndim == 4:
-        product = (jacobian @ x.jacobian.flatten(2)).unflatten(2, x.jacobian.shape[2:])
-    else:
-        product = jacobian @ x.jacobian
-    turned = tuple((sizes[k] + turn[k]) * x.turn[k] + turn[k] * x.size[k] for k in (0, 1))
-    size = tuple(sizes[k] * x.size[k] for k in (0, 1))
-    return _State(tokens, product, size, turned, (sizes[1] + turn[1]) * x.reach)  # type: ignore[arg-type]
+    pair = turned or (lambda other: turn[:, None] * _block_norms(other))
+    sizes = float((_spectral(jacobian) + turn).max()) * _EDGE
+    along = _both(pair(x.jacobian))
+    along = sizes * x.along[0] + along[0], sizes * x.along[1] + along[1]
+    own = sizes * x.own + float(pair(x.since).amax()) * _EDGE
+    product = _along(jacobian, x.jacobian)
+    return _State(tokens, product, jacobian @ x.since, x.met, along, own, x.ball, x.origin)
 
 
 def _norm(module: nn.Module, x: _State) -> _State:
@@ -341,17 +401,18 @@ def _norm(module: nn.Module, x: _State) -> _State:
     unit = c / s
     flat = torch.eye(d, dtype=c.dtype) - (1 / d if centred else 0.0)
     jacobian = math.sqrt(d) / s[:, :, None] * gain[:, None] * (flat - unit[:, :, None] * unit[:, None])
-    least = float(s.min()) - x.reach
-    largest = float(gain.abs().max())
-    turn = 3 * math.sqrt(d) * largest * x.reach / least**2 if least > 0 else math.inf
-    turn = min(turn, largest * (1 / math.sqrt(eps) + math.sqrt(d) / float(s.min())) if eps > 0 else math.inf)
-    return _through(x, math.sqrt(d) * unit * gain + shift, jacobian, (turn, turn))
+    least, largest = s[:, 0] - x.reach, float(gain.abs().max())
+    # What turns by more than the two norms was not turned: ‖J'‖ ≤ max|γ|√d/s', s' ≥ √(dε₀) and ≥ s − ρ.
+    most = largest * math.sqrt(d) * (1 / torch.maximum(least, torch.full_like(least, math.sqrt(d * eps))) + 1 / s[:, 0])
+    turn = 2 / math.sqrt(3) * math.sqrt(d) * largest * x.reach / (s[:, 0] * least)
+    turn = torch.minimum(torch.where(least > 0, turn, math.inf), most) * _EDGE
+    return _through(x, math.sqrt(d) * unit * gain + shift, jacobian, turn)
 
 
 def _linear(module: nn.Module, x: _State) -> _State:
     weight, bias = linear_parts(module)
     jacobian = weight.expand(len(x.tokens), *weight.shape)
-    return _through(x, x.tokens @ weight.T + bias, jacobian, (0.0, 0.0))
+    return _through(x, x.tokens @ weight.T + bias, jacobian, x.tokens.new_zeros(len(x.tokens)))
 
 
 def _slopes(act: nn.Module, z: Tensor) -> tuple[Tensor, Tensor, float, float]:
@@ -368,44 +429,63 @@ def _slopes(act: nn.Module, z: Tensor) -> tuple[Tensor, Tensor, float, float]:
     return value.detach(), derivative, steep, bend
 
 
-def _turns(derivative: Tensor, z: Tensor, moved: Tensor, steep: float, bend: float) -> Tensor:
-    """How far σ' of every unit can turn where z moves by ``moved`` ``[m]``, the largest over tokens."""
-    if math.isfinite(bend):
-        return (bend * moved).clamp_max(2 * steep)
-    # A slope of 0 or 1 that jumps at 0 alone.
-    return ((z.abs() <= moved).any(0)).to(z) * steep
+def _turns(act: nn.Module, z: Tensor, moved: Tensor) -> Tensor:
+    """How far σ' of every unit can turn where z moves by ``moved``, both ``[t, m]``."""
+    _, derivative, steep, bend = _slopes(act, z)
+    if math.isinf(bend):  # a slope of 0 or 1 that jumps at 0 alone
+        if type(act).__name__ != "ReLU":
+            raise TypeError(f"{type(act).__name__} has no known bend.")
+        return (z.abs() <= moved).to(z) * steep
+    name = "GELUActivation" if isinstance(act, nn.GELU) and act.approximate == "none" else type(act).__name__
+    crest = _CRESTS.get(name)
+    rough = (bend * moved).clamp_max(2 * steep)
+    if crest is None:
+        return rough
+    # σ' is monotone between its crests: the largest difference is at an end, or at a crest inside.
+    points = [z - moved, z + moved, *(torch.where((z - edge).abs() <= moved, edge, z) for edge in (-crest, crest))]
+    turns = torch.stack([(_slopes(act, point)[1] - derivative).abs() for point in points]).amax(0)
+    return torch.minimum(turns + 1e-12, rough)
 
 
 def _mlp(up: nn.Module, act: nn.Module, down: nn.Module, x: _State) -> _State:
     (first, b), (last, c) = linear_parts(up), linear_parts(down)
     z = x.tokens @ first.T + b
-    value, derivative, steep, bend = _slopes(act, z)
-    if math.isinf(bend) and type(act).__name__ not in ("ReLU",):
-        raise TypeError(f"{type(act).__name__} has no known bend.")
-    root = _turns(derivative, z, x.reach * first.norm(dim=1) * _EDGE, steep, bend).sqrt()
-    turn = _size(last * root) * _size(root[:, None] * first)
+    value, derivative, _, _ = _slopes(act, z)
+    root = _turns(act, z, x.moves(first)).sqrt()
     jacobian = torch.stack([(last * row) @ first for row in derivative])
-    return _through(x, value @ last.T + c, jacobian, (turn, turn))
+    behind = [(last, root, first)]
+    return _through(x, value @ last.T + c, jacobian, *_diagonal(behind))
 
 
 def _gated(module: Gated, x: _State) -> _State:
     (gate, b), (up, c), (down, e) = (linear_parts(part) for part in (module.gate, module.up, module.down))
     g, u = x.tokens @ gate.T + b, x.tokens @ up.T + c
-    value, derivative, steep, bend = _slopes(module.act, g)
-    if math.isinf(bend):
-        raise TypeError(f"{type(module.act).__name__} has no known bend.")
-    moved, raised = (x.reach * weight.norm(dim=1) * _EDGE for weight in (gate, up))
-    turned = _turns(derivative, g, moved, steep, bend)
+    value, derivative, steep, _ = _slopes(module.act, g)
+    moved, raised = x.moves(gate), x.moves(up)
+    turned = _turns(module.act, g, moved)
     # σ'(g)u turns by |Δσ'||u| + s|Δu| + |Δσ'||Δu|, σ(g) by s|Δg|.
-    roots = (turned * (u.abs().amax(0) + raised) + steep * raised).sqrt(), (steep * moved).sqrt()
-    turn = sum(
-        _size(down * root) * _size(root[:, None] * weight) for root, weight in zip(roots, (gate, up), strict=True)
-    )
+    roots = (turned * (u.abs() + raised) + steep * raised).sqrt(), (steep * moved).sqrt()
     jacobian = torch.stack(
         [(down * (row * other)) @ gate + (down * opened) @ up
          for row, other, opened in zip(derivative, u, value, strict=True)]
     )  # fmt: skip
-    return _through(x, (value * u) @ down.T + e, jacobian, (turn, turn))
+    behind = [(down, root, weight) for root, weight in zip(roots, (gate, up), strict=True)]
+    return _through(x, (value * u) @ down.T + e, jacobian, *_diagonal(behind))
+
+
+def _diagonal(parts: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Of sums of W₂ D W₁ with diagonals up to ``root²`` ``[t, m]``: norms ``[t]``, and those of products with J."""
+    outer = [_spectral(last * root[:, None]) for last, root, _ in parts]
+    local = [size * _spectral(root[..., None] * first) for size, (_, root, first) in zip(outer, parts, strict=True)]
+
+    def turned(jacobian: Tensor) -> Tensor:
+        sizes = [
+            size[:, None] * _block_norms(_along(first, jacobian, root))
+            for size, (_, root, first) in zip(outer, parts, strict=True)
+        ]
+        return sum(sizes[1:], sizes[0])
+
+    return sum(local[1:], local[0]), turned
 
 
 def _attention(layer: TokenAttention, head: _Attended | str, x: _State) -> _State:
@@ -413,7 +493,7 @@ def _attention(layer: TokenAttention, head: _Attended | str, x: _State) -> _Stat
         raise TypeError(head)
     if not torch.allclose(head.tokens, x.tokens, rtol=1e-6, atol=1e-6 * float(x.tokens.abs().max())):
         raise TypeError("its steps do not give what enters its attention.")
-    w, eps = layer.weights, x.reach
+    w, eps = layer.weights, float(x.reach.max())
     rows = head.rows
     outs = w.out.unflatten(1, (len(rows), -1)).transpose(0, 1)  # [M, d', h]
     values = torch.einsum("td,mhd->mth", x.tokens, w.value)
@@ -441,27 +521,47 @@ def _attention(layer: TokenAttention, head: _Attended | str, x: _State) -> _Stat
     far = (head.key - head.key.mean(1, keepdim=True)).norm(dim=-1).amax(-1)[:, None]
     alpha = abs(w.scale) * eps * (hq * far + lq * lk)
     beta = abs(w.scale) * eps * (hk * head.query.norm(dim=-1) + lq * lk)
-    r = eps * (wide + 2 * steep + 2 * alpha + 2 * beta)
+    if layer.norms is None and not layer.turned:
+        alpha = beta = eps * torch.tensor(w.logit_norms()[0], dtype=torch.float64)[:, None].expand_as(beta)
+    r = eps * (wide + 2 * steep + alpha + beta) * _EDGE
     # No standard deviation is more than half a diameter, however far the rows turn.
     grown, m = torch.exp(r / 2), sizes_v * eps
     spread_v = torch.minimum(grown * spread_v, _diameters(values[:, None].expand_as(apart), visible) / 2)
     spread_a = torch.minimum(grown * spread_a, wide / 2)
     tilt = r.clamp_max(2)  # what turns by more than twice its size was not turned
-    second = (spread_v + m) * alpha + m * spread_a + tilt * spread_v * spread_a
-    third = (spread_v + m) * beta + m * steep + tilt * spread_v * steep
+    small = (spread_v + m) * alpha + m * spread_a, (spread_v + m) * beta + m * steep
+    second, third = small[0] + tilt * spread_v * spread_a, small[1] + tilt * spread_v * steep
     if not bool(torch.isfinite(third).all() and torch.isfinite(second).all()):
         raise _Beyond
-    worst = (torch.expm1(r).clamp_max(2) * sizes_v + second + third).amax(1)
+    tilted = 2 * torch.tanh(r / 4)  # how far a row turns, in ℓ1
+    worst = (tilted * sizes_v + second + third).amax(1)
     # In ℓ2 P' ≤ e^r P carries the sums over rows; no more than √t times that of the worst token, either way.
     heavy = torch.expm1(r).clamp_max(1e100)[..., None] * rows
     kappa = (grown.clamp_max(1e100) * third).square()
-    spectral = torch.linalg.matrix_norm(heavy, ord=2) * sizes_v[:, 0]
-    spectral = spectral + second.amax(1) + (rows * kappa[..., None]).sum(1).amax(1).sqrt()
+    first = torch.linalg.matrix_norm(heavy, ord=2).minimum((tilted.amax(1) * heavy.sum(1).amax(1)).sqrt())
+    spectral = first * sizes_v[:, 0] + second.amax(1) + (rows * kappa[..., None]).sum(1).amax(1).sqrt()
     spectral = torch.where(r.amax(1) < 200, spectral, math.inf).minimum(math.sqrt(t) * worst)
     alone = torch.tensor([_size(out) for out in outs], dtype=torch.float64)
     joined = _size(w.out)
-    turn = tuple(_EDGE * min(joined * float(part.norm()), float((alone * part).sum())) for part in (spectral, worst))
-    return _through(x, _mixed(layer, mean), jacobian, turn)  # type: ignore[arg-type]
+    turns = [min(float((alone * part).sum()), joined * float(part.norm())) for part in (spectral, worst)]
+    if float(r.max()) < 50:
+        # The heads side by side, before the output map: in the two largest parts they look at directions of their own.
+        weights = (grown * tilt * spread_v)[..., None] * rows.sqrt()
+        pulled = _spectral((weights[..., None] * pulls).movedim(0, 1).flatten(1, 2)).max()
+        asked = _spectral((weights[..., None] * head.answering).permute(1, 2, 0, 3)).square()
+        kept = small[0].amax(1) + (rows * (grown * small[1]).square()[..., None]).sum(1).amax(1).sqrt()
+        beside = (
+            float(first.max()) * _size(w.value.flatten(0, 1)) + float(kept.norm() + pulled + asked.sum(0).max().sqrt()),
+            float((tilted * sizes_v + sum(small)).amax(1).norm() + pulled + asked.sum(1).max().sqrt()),
+        )
+        turns = [min(turn, joined * other) for turn, other in zip(turns, beside, strict=True)]
+        turns[0] = min(turns[0], math.sqrt(t) * turns[1])
+    if x.jacobian.ndim == 4:
+        raise TypeError("attention behind attention in one block.")
+    sizes = _both(_block_norms(jacobian))
+    turned = tuple(_EDGE * ((sizes[k] + turns[k]) * x.turn[k] + turns[k] * x.size[k]) for k in (0, 1))
+    product = torch.einsum("iajb,jbc->iajc", jacobian, x.jacobian)
+    return _met(_mixed(layer, mean), product, turned, x.ball)  # type: ignore[arg-type]
 
 
 def _mixed(layer: TokenAttention, mean: Tensor) -> Tensor:
@@ -498,13 +598,28 @@ def _size(matrix: Tensor) -> float:
     return norm_interval(matrix.detach(), tol=1e-4).upper
 
 
-def _sizes(jacobian: Tensor) -> tuple[float, float]:
-    """Upper bounds of ‖J‖ in ℓ2 over all tokens, and of the worst token, from the norms of its blocks."""
-    if jacobian.ndim == 3:
-        largest = float(torch.linalg.matrix_norm(jacobian, ord=2).max()) * _EDGE
-        return largest, largest
-    norms = torch.linalg.matrix_norm(jacobian.permute(0, 2, 1, 3), ord=2)
+def _spectral(matrices: Tensor) -> Tensor:
+    """‖·‖ of each of a batch ``[…, m, n]``, by the Gram matrix of its smaller side."""
+    wide = matrices if matrices.shape[-2] <= matrices.shape[-1] else matrices.mT
+    return torch.linalg.eigvalsh(wide @ wide.mT)[..., -1].clamp_min(0).sqrt() * _EDGE
+
+
+def _block_norms(jacobian: Tensor) -> Tensor:
+    """The norms of its blocks, ``[t, t]``."""
+    return _spectral(jacobian).diag() if jacobian.ndim == 3 else _spectral(jacobian.transpose(1, 2))
+
+
+def _both(norms: Tensor) -> tuple[float, float]:
+    """Upper bounds in ℓ2 over all tokens, and of the worst token, from the norms of blocks ``[t, t]``."""
+    if not bool(torch.isfinite(norms).all()):
+        raise _Beyond
     return float(torch.linalg.matrix_norm(norms, ord=2)) * _EDGE, float(norms.sum(1).max()) * _EDGE
+
+
+def _along(matrix: Tensor, jacobian: Tensor, root: Tensor | None = None) -> Tensor:
+    """``matrix`` ``[m, d']`` (``[t, m, d']``) times J, each token's own; its rows times ``root`` ``[t, m]`` first."""
+    product = (matrix @ jacobian.flatten(2)).unflatten(2, jacobian.shape[2:])
+    return product if root is None else product * root.reshape(*root.shape, *[1] * (product.ndim - 2))
 
 
 def _dense(jacobian: Tensor) -> Tensor:
