@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lisse.recording import parse_bytes
 from lisse.run import Run
 from lisse.taps import Tap
 
@@ -50,12 +51,15 @@ def points_at(run: Run, tap: Tap, n: int) -> Tensor:
 
 
 def inputs_of(run: Run, n: int) -> Tensor:
-    """The first ``n`` inputs as they are given, flat ``[n, d]``."""
-    return torch.cat([batch.inputs.flatten(1).cpu() for batch in run.batches(n)])  # type: ignore[union-attr]
+    """The first ``n`` inputs as they are given, flat ``[n, d]``: where the run is, or the host where they are many."""
+    form = run.data.form
+    small = isinstance(form, Tensor) and form[:1].nbytes * n <= parse_bytes(run.memory) // 4
+    home = run.device if small else torch.device("cpu")
+    return torch.cat([batch.inputs.flatten(1).to(home) for batch in run.batches(n)])  # type: ignore[union-attr]
 
 
 def box_width(inputs: Tensor) -> dict[str, float]:
     """The largest distance in the box that holds inputs ``[n, …]``, by norm."""
-    flat = inputs.flatten(1).double()
-    sides = flat.amax(0) - flat.amin(0)
+    flat = inputs.flatten(1)
+    sides = flat.amax(0).double() - flat.amin(0).double()
     return {"l2": float(torch.linalg.vector_norm(sides)), "linf": float(sides.max())}

@@ -13,6 +13,7 @@ from lisse.maths.given import check_least, check_positive
 
 _LEAST_STEPS = 4
 _CUTS = 64  # parts of a vector
+_NUMBERS = 2**24  # of a cloud on a GPU in float64 at a time
 _NO_SECOND = "jacobian_norm: y must have second derivatives in x, got an operation without them on the way."
 
 
@@ -156,24 +157,27 @@ def worst_token_stretch(
     return best
 
 
-def effective_rank(points: Tensor, *, rows: Tensor | None = None, chunk: int = 4096) -> Tensor:
+def effective_rank(points: Tensor, *, rows: Tensor | None = None, chunk: int | None = None) -> Tensor:
     r"""Participation ratio of a cloud ``[n, …]``: :math:`(\sum_i \lambda_i)^2 / \sum_i \lambda_i^2`.
 
     :math:`\lambda` are the eigenvalues of the covariance of the flattened points. It is 1 for a line, d for an
     isotropic cloud in d dimensions, and at most n - 1: a cloud of n points cannot show more. A cloud that is a single
     point, to rounding, has none (NaN). Computed as :math:`(\operatorname{tr} G)^2 / \|G\|_F^2` from the centred Gram
-    matrix in float64, ``chunk`` features at a time: O(n² d) time, O(n² + n·chunk) memory. ``rows`` takes the cloud out
-    of ``points`` without a copy of it.
+    matrix in float64, ``chunk`` features at a time (4096, and more on a GPU): O(n² d) time, O(n² + n·chunk) memory.
+    ``rows`` takes the cloud out of ``points`` without a copy of it.
     """
     flat = points.detach().flatten(1)
     n = len(flat) if rows is None else len(rows)
     if n < 2:
         raise ValueError(f"effective_rank: points must hold at least 2 points, got {n}.")
+    if chunk is None:
+        chunk = 4096 if flat.device.type == "cpu" else max(4096, _NUMBERS // n)
+    index = None if rows is None else rows.to(flat.device)
     gram = torch.zeros(n, n, dtype=torch.float64, device=flat.device)
     size = torch.zeros((), dtype=torch.float64, device=flat.device)
     for start in range(0, flat.shape[1], chunk):
         part = flat[:, start : start + chunk]
-        part = (part if rows is None else part[rows]).double()
+        part = (part if index is None else part[index]).double()
         size += part.pow(2).sum()
         part = part - part.mean(0)
         gram.addmm_(part, part.T)

@@ -192,7 +192,7 @@ class Sensitivity(Instrument):
             )
 
         def effective_ranks(points: Tensor) -> Tensor:
-            return torch.stack([effective_rank(points, rows=cloud) for cloud in clouds])
+            return torch.stack([effective_rank(points, rows=cloud) for cloud in clouds]).cpu()
 
         norms = run.per_layer(self, _norms, n=total)
         ranks = run.per_layer(self, effective_ranks, n=total)
@@ -359,8 +359,8 @@ class Sensitivity(Instrument):
                     first = run.draw(f"lipschitz_from_{key}", start, stop - start, x.shape[1:])
                     norm = local_norm(y, x, start=first, max_iter=self.max_iter, tol=self.tol)
                     if norm is not None:
-                        norms[key], norms[key + "/converged"] = norm.value.cpu(), norm.converged.cpu()
-        return norms
+                        norms[key], norms[key + "/converged"] = norm.value, norm.converged
+        return {key: values.cpu() for key, values in norms.items()}
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -370,6 +370,8 @@ def _listed(names: Sequence[str]) -> str:
 def _norms(points: Tensor) -> Tensor:
     """Euclidean norms ``[n]`` of activations ``[n, …]``, a few at a time: squares are added up in float64."""
     flat = points.flatten(1)
+    if flat.device.type != "cpu":
+        return torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64).cpu()
     rows = max(1, min(64, 2**21 // max(1, flat.shape[1])))
     # 16 MB that are used again: fresh ones pile up in the heap.
     wide = flat.new_empty((rows, flat.shape[1]), dtype=torch.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from lisse.maths.spread import spread
 from lisse.run import Instrument, Run
 from lisse.taps import Tap
 
+_NUMBERS = 2**22  # of a batch in float64 at a time
 _FEATURES = 4096  # of a layer at a time: a wide one is never copied as a whole
 
 
@@ -42,7 +44,9 @@ def token_mask(inputs: object) -> Tensor | None:
 
 def _spread(points: Tensor) -> Tensor:
     """That of activations ``[n, …]``: squares of spreads add up over features."""
-    parts = points.flatten(1).split(_FEATURES, dim=1)
+    # A GPU would wait for a few numbers of each part.
+    features = _FEATURES if points.device.type == "cpu" else max(_FEATURES, 2**25 // len(points))
+    parts = points.flatten(1).split(features, dim=1)
     centre = math.hypot(*(float(torch.linalg.vector_norm(part.double().mean(0))) for part in parts))
     return _beyond_rounding(math.hypot(*(spread(part) for part in parts)), centre, points.dtype)
 
@@ -55,19 +59,31 @@ def _beyond_rounding(size: float, centre: float, dtype: torch.dtype) -> Tensor:
 
 def _streamed_spreads(run: Run, taps: Sequence[Tap], n: int) -> dict[str, Tensor]:
     """The same of whole activations, where the recording holds what was read out of them (Welford's update)."""
-    activations: dict[str, Tensor] = {}
+    form = run.data.form
+    masks = (token_mask(batch.inputs) for batch in run.batches(n)) if isinstance(form, dict) else itertools.repeat(None)
     means: dict[str, Tensor] = {}
-    squares = dict.fromkeys((tap.name for tap in taps), 0.0)
-    for batch in run.clean(n, taps, lambda tap, activation: activations.update({tap.name: activation.clone()})):
-        count = batch.start + batch.size
-        for name, activation in activations.items():
-            points = valid_tokens(activation, token_mask(batch.inputs)).flatten(1).double()
-            shift = points.mean(0) - means.get(name, torch.zeros_like(points[0]))
-            squares[name] += float((points - points.mean(0)).square().sum())
-            squares[name] += float(shift.square().sum()) * batch.start * batch.size / count
-            means[name] = means.get(name, torch.zeros_like(shift)) + shift * batch.size / count
-        run.tell("spread", count, n, "samples")
+    squares: dict[str, Tensor] = {}
+    mask, position = next(masks), 0
+
+    def on(tap: Tap, activation: Tensor) -> None:
+        points = valid_tokens(activation, mask).flatten(1)
+        count = position + len(points)
+        mean = means.setdefault(tap.name, points.new_zeros(points.shape[1], dtype=torch.float64))
+        total = squares.get(tap.name, mean.new_zeros(()))
+        for part, before in zip(*(t.split(_NUMBERS // len(points) + 1, dim=-1) for t in (points, mean)), strict=True):
+            numbers = part.double()
+            centre = numbers.mean(0)
+            shift = centre - before
+            total = total + (numbers - centre).square_().sum()
+            total = total + shift.square().sum() * position * len(points) / count
+            before += shift * len(points) / count
+        squares[tap.name] = total
+
+    for batch in run.clean(n, taps, on):
+        position = batch.start + batch.size
+        mask = next(masks, None)
+        run.tell("spread", position, n, "samples")
     return {
-        tap.name: _beyond_rounding(math.sqrt(squares[tap.name] / n), float(means[tap.name].norm()), tap.dtype)
+        tap.name: _beyond_rounding(math.sqrt(float(squares[tap.name]) / n), float(means[tap.name].norm()), tap.dtype)
         for tap in taps
     }
