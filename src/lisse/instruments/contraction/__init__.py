@@ -402,9 +402,8 @@ class Contraction(Instrument):
         few = min(run.take(self.samples), 8, run.batch)
         tokens, width, heads = (max(sizes) for sizes in zip(*map(_sizes, sites), strict=True))
         table, reads = 8 * heads * tokens**2, sum(tap.numel for site in sites for tap in site.taps)
-        depth = sum(tap.numel for tap in _along(run, sites))
+        compared = self._at_once(run, sites) * self._pair_bytes(run, sites) + 8 * 6 * tokens**2
         checked = 4 * few * reads + 4 * table
-        compared = 12 * self._at_once(run, reads + depth) * (reads + depth) + 8 * 6 * tokens**2
         near = 0
         if self.points:
             points = self._points_at_once(run, sites)
@@ -470,7 +469,7 @@ class Contraction(Instrument):
         n = run.take(self.samples)
         forms = forms_of(self, pairs, sites, min(n, 8, run.batch))
         plan = self._plan(pairs, sites, forms)
-        numbers = run.blocks(self, "pairs", n, plan.block, task=f"{self.name}: pairs", step=self._step(plan))
+        numbers = run.blocks(self, "pairs", n, plan.block, task=f"{self.name}: pairs", step=self._at_once(run, sites))
         points = self._points(plan, forms, n)
         notes = [self._pair_note(pairs.against), *([f"Not read: {' '.join(reasons)}"] if reasons else [])]
         if plan.depth:
@@ -512,13 +511,22 @@ class Contraction(Instrument):
         }
         return Distances(pairs, sites, depth, Metric(self.p, self.ground), embedding, token, crossed, computed)
 
-    def _step(self, plan: Distances) -> int:
+    def _at_once(self, run: Run, sites: Sequence[AttentionSite]) -> int:
         """As many pairs at a time as fit the run's memory."""
-        size = sum(tap.numel for site in plan.sites for tap in site.taps) + sum(tap.numel for tap in plan.depth)
-        return self._at_once(plan.pairs.run, size)
+        return max(1, min(run.batch, parse_bytes(run.memory) // self._pair_bytes(run, sites)))
 
-    def _at_once(self, run: Run, size: int) -> int:
-        return max(1, min(run.batch, parse_bytes(run.memory) // (3 * 4 * size)))
+    def _pair_bytes(self, run: Run, sites: Sequence[AttentionSite]) -> int:
+        """What a pair holds: the first side's tokens everywhere, and those of the second where it is.
+
+        On the CPU in float32, copied and compared in float64. On a device in their own precision, and there costs of
+        all heads and both sides' tokens, turned, at one place at a time.
+        """
+        taps = [*(tap for site in sites for tap in site.taps), *_along(run, sites)]
+        if run.device.type == "cpu":
+            return 12 * sum(tap.numel for tap in taps)
+        tokens, width, heads = (max(sizes) for sizes in zip(*map(_sizes, sites), strict=True))
+        held = sum(tap.numel * tap.dtype.itemsize for tap in taps)
+        return held + 4 * heads * tokens**2 + 8 * 6 * tokens * width
 
     def _points_at_once(self, run: Run, sites: Sequence[AttentionSite]) -> int:
         largest = max(site.entry.numel for site in sites)

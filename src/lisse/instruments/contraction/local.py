@@ -15,6 +15,7 @@ from lisse.instruments.contraction.pairs import Metric, Pairs, Side
 from lisse.maths.bounds import lookup_norm
 from lisse.maths.bounds.bound import Bound, log_sum
 from lisse.maths.bounds.near import Ground, HeadTerms
+from lisse.maths.fetching import fetched
 from lisse.maths.jacobian import jacobian_norm
 from lisse.maths.transport import wasserstein_infinity
 from lisse.networks.attention import (
@@ -69,7 +70,8 @@ def forms_of(instrument: Instrument, pairs: Pairs, sites: Sequence[AttentionSite
 def _checked(pairs: Pairs, sites: Sequence[AttentionSite], count: int) -> dict[str, Tensor]:
     """The mode of each site, as its index, and whether it is cross-attention."""
     side, _ = pairs.sides(0, count)
-    activations = pairs.read(side, [tap for site in sites for tap in site.taps])
+    taps = [tap for site in sites for tap in (site.entry, site.keys, site.out) if tap is not None]
+    activations = pairs.read(side, taps)
     low = pairs.run.taps[0].dtype in (torch.float16, torch.bfloat16)
     modes, crosses = list[Mode | None](), list[bool]()
     for site in sites:
@@ -99,8 +101,8 @@ def _with_tables(
         site, x, p = sites[index], activations[sites[index].entry], rows[tap]
         valid = side.valid(site.entry, x.shape[1])
         if (
-            p.shape[1] == len(site.weights.query)
-            and close(from_rows(site.weights, x, p), activations[site.out], valid, 1e-3)
+            p.shape[1] == site.count
+            and close(from_rows(site.weights_on(x.device), x, p), activations[site.out], valid, 1e-3)
             and adds_a_table(site, x, x, valid, p)
         ):
             tables.append(index)
@@ -148,6 +150,7 @@ class LocalConstants:
         """
         sides = self.pairs.sides(start, stop)
         numbers, clean = self._jacobians(sides[0], start)
+        clean = {tap: values.cpu() for tap, values in clean.items()}
         counterpart = self.pairs.read(
             sides[1],
             [
@@ -157,6 +160,7 @@ class LocalConstants:
                 if tap is not None
             ],
         )
+        counterpart = {tap: values.cpu() for tap, values in counterpart.items()}
         for index, form in enumerate(self.forms):
             if not form.cross:
                 numbers |= self._worst(index, sides, clean, counterpart)
@@ -282,13 +286,13 @@ class LocalConstants:
             if tap in copies and copies[tap] in inputs:
                 return inputs[copies[tap]]
             if tap in ends:
-                activations[tap] = activation.detach().cpu().clone()
+                activations[tap] = activation.detach().clone()
                 torch.set_grad_enabled(False)
                 valid = side.valid(tap, activation.shape[1]).to(activation)[..., None]
                 x = inputs.pop(self.sites[ends[tap]].entry)
                 numbers.update(self._norm(ends[tap], activation, valid, x, start))
                 return activation.detach()
-            activations[tap] = activation.detach().cpu().clone()
+            activations[tap] = activation.detach().clone()
             if tap in entries:
                 inputs[tap] = activation.detach().clone().requires_grad_()
                 torch.set_grad_enabled(True)  # from here to the layer's output; still() puts it back at the latest
@@ -304,7 +308,7 @@ class LocalConstants:
             tapped(run.model, list(dict.fromkeys([*taps, *copies])), on),
         ):
             self.pairs.forward(side)
-        return numbers, activations
+        return fetched(numbers), activations
 
     def _norm(self, index: int, output: Tensor, valid: Tensor, x: Tensor, start: int) -> dict[str, Tensor]:
         first = self.pairs.run.draw(f"contraction/jacobian/{index}", start, len(x), x.shape[1:])
@@ -315,7 +319,7 @@ class LocalConstants:
                 if "second derivatives" not in str(error) and "must depend" not in str(error):
                     raise
                 return {}
-        return {f"jacobian/{index}": norm.value.cpu(), f"jacobian/{index}/converged": norm.converged.cpu()}
+        return {f"jacobian/{index}": norm.value, f"jacobian/{index}/converged": norm.converged}
 
 
 def head_terms(

@@ -11,11 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lisse.data import Dataset
 from lisse.maths.corruption import corrupt
-from lisse.maths.given import overflow_advice
+from lisse.maths.fetching import fetched
+from lisse.maths.given import finiteness, overflow_advice
 from lisse.maths.transport import Measure, Plan, plan_of_cost, transport_plan, wasserstein_batch, wasserstein_infinity
+from lisse.maths.transport.device import device_powers
 from lisse.maths.transport.measure import carried
 from lisse.networks.attention import AttentionSite, AttentionWeights, attended, masked
 from lisse.recording import batch_seed
@@ -42,15 +45,21 @@ class Side:
         data set's lengths, else all of them.
         """
         count = len(self.inputs if isinstance(self.inputs, Tensor) else next(iter(self.inputs.values())))
-        masks = self.inputs if isinstance(self.inputs, dict) else {}
         decoder = "decoder" in tap.module.split(".") and not keys
         for name in ("decoder_attention_mask", "attention_mask") if decoder else ("attention_mask",):
-            mask = masks.get(name)
+            mask = self._masks.get(name)
             if mask is not None and mask.shape == (count, tokens):
-                return mask.bool().cpu()
-        if self.lengths is not None and int(self.lengths.max()) <= tokens and not masks:
+                return mask
+        if self.lengths is not None and int(self.lengths.max()) <= tokens and not isinstance(self.inputs, dict):
             return torch.arange(tokens)[None] < self.lengths[:, None].cpu()
         return torch.ones(count, tokens, dtype=torch.bool)
+
+    @cached_property
+    def _masks(self) -> dict[str, Tensor]:
+        """The masks that were fed, asked of the device once."""
+        masks = self.inputs if isinstance(self.inputs, dict) else {}
+        names = ("decoder_attention_mask", "attention_mask")
+        return {name: masks[name].bool().cpu() for name in names if masks.get(name) is not None}
 
 
 @dataclass(frozen=True)
@@ -98,11 +107,11 @@ class Pairs:
         feed(self.run.model, prepared(self.run.model, side.inputs))
 
     def read(self, side: Side, taps: Sequence[Tap]) -> dict[Tap, Tensor]:
-        """What the taps give for one side, copied to the CPU."""
+        """What the taps give for one side, copied where it is."""
         activations: dict[Tap, Tensor] = {}
 
         def on(tap: Tap, activation: Tensor) -> None:
-            activations[tap] = activation.detach().cpu().clone()
+            activations[tap] = activation.detach().clone()
 
         if taps:
             with (
@@ -121,7 +130,7 @@ class Metric:
     ground: Literal[1, 2]
 
     def between(self, xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Tensor:
-        """One distance per pair of token sets that were found finite, float64."""
+        """One distance per pair of token sets that were found finite, float64, where the first are."""
         if math.isinf(self.p):
             values = [float(wasserstein_infinity(x, y, ground=self.ground)) for x, y in zip(xs, ys, strict=True)]
             return torch.tensor(values, dtype=torch.float64)
@@ -131,6 +140,10 @@ class Metric:
 
     def by_head(self, xs: Sequence[Tensor], ys: Sequence[Tensor], count: int) -> Tensor:
         """Distances of each of ``count`` heads' part of the features, all in one batch: ``[b, M]``."""
+        if xs[0].is_cuda and not math.isinf(self.p):
+            (x, n), (y, m) = padded(xs), padded(ys)
+            powers = device_powers(x, y, p=self.p, ground=self.ground, heads=count, x_sizes=n, y_sizes=m)
+            return powers ** (1 / self.p)
         parts = ([part for tokens in side for part in tokens.unflatten(1, (count, -1)).unbind(1)] for side in (xs, ys))
         return self.between(*parts).reshape(len(xs), count)
 
@@ -150,26 +163,68 @@ class Metric:
     def room(self, xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Tensor:
         """Twice the largest distance of a token from the mean of a pair: no two measures on them are further apart."""
         diameters = []
-        for pair in zip(xs, ys, strict=True):
-            tokens = torch.cat(pair).double()
-            diameters.append(2 * self.apart(tokens, tokens.mean(0)).max())
-        return torch.stack(diameters)
+        for x, y in zip(_groups(xs), _groups(ys), strict=True):
+            parts = [(values.double(), _mask(values, sizes)) for values, sizes in (padded(x), padded(y))]
+            (u, valid_u), (v, valid_v) = parts
+            mean = (u.sum(1) + v.sum(1)) / (valid_u.sum(1) + valid_v.sum(1))[:, None]  # what pads is zero
+            far = [self.apart(values, mean[:, None]).where(valid, 0.0).amax(1) for values, valid in parts]
+            diameters.append(2 * torch.maximum(*far))
+        return torch.cat(diameters)
 
 
-def tokens_of(activation: Tensor, valid: Tensor, layer: str) -> list[Tensor]:
-    """The valid tokens of each sample, ``[t_i, d]`` on the CPU; what is not finite is refused with its layer's name."""
-    values = activation.detach().float() if activation.dtype != torch.float64 else activation.detach()
-    values = values.cpu()
+def _groups(tokens: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+    """All sets at once on a device; one by one on the CPU, where float64 copies of all would leave its caches."""
+    return [tokens] if tokens[0].is_cuda else [[points] for points in tokens]
+
+
+def padded(tokens: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+    """Sets of points as one ``[b, n, d]``, zeros behind the shorter ones, and their sizes."""
+    sizes = [len(points) for points in tokens]
+    if len(tokens) == 1:
+        return tokens[0][None], sizes
+    return pad_sequence(list(tokens), batch_first=True), sizes
+
+
+def _mask(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Which of padded points count, ``[b, n]``."""
+    if all(size == values.shape[1] for size in sizes):
+        return values.new_ones((), dtype=torch.bool).expand(values.shape[:2])
+    ends = torch.tensor(sizes).to(values.device)
+    return torch.arange(values.shape[1], device=values.device) < ends[:, None]
+
+
+def tokens_of(
+    activation: Tensor, valid: Tensor, layer: str, refusals: list[tuple[Tensor, str]] | None = None
+) -> list[Tensor]:
+    """The valid tokens of each sample, ``[t_i, d]``, where they are; on the CPU in float32 or better.
+
+    What is not finite is refused with its layer's name: at once, or, with ``refusals``, by :func:`refuse`.
+    """
+    values = activation.detach()
+    if not values.is_cuda:
+        values = values.float() if values.dtype != torch.float64 else values
     if bool(valid.all()):
-        tokens = list(values.clone().unbind())
+        values = values.clone()
+        tokens = list(values.unbind())
     else:
-        tokens = [value[rows] for value, rows in zip(values, valid, strict=True)]
-    if not bool(torch.isfinite(values[valid].sum())):
-        raise ValueError(
-            f"Contraction: activations at {layer} must be finite, got NaN or infinity there."
-            f"{overflow_advice(activation)}"
-        )
+        places = [rows.nonzero()[:, 0] for rows in valid]
+        tokens = [value[rows.to(value.device)] for value, rows in zip(values, places, strict=True)]
+        values = torch.cat(tokens)
+    reason = f"Contraction: activations at {layer} must be finite, got NaN or infinity there."
+    flag = finiteness(values), reason + overflow_advice(activation)
+    if refusals is None or not values.is_cuda:
+        refuse([flag])
+    else:
+        refusals.append(flag)
     return tokens
+
+
+def refuse(refusals: Sequence[tuple[Tensor, str]]) -> None:
+    """Whatever was not finite; the device is asked once."""
+    flags = torch.stack([finite for finite, _ in refusals]).tolist() if refusals else []
+    for finite, (_, reason) in zip(flags, refusals, strict=True):
+        if not finite:
+            raise ValueError(reason)
 
 
 # --- the pass over pairs --------------------------------------------------------------------------------------------
@@ -200,7 +255,8 @@ class Distances:
         for _ in self.pairs.run.clean(stop, self.taps, comparison.on, start=start):
             comparison.waiting = True
             self.pairs.forward(comparison.second)
-        return comparison.numbers
+        refuse(comparison.refusals)
+        return fetched(comparison.numbers)
 
     @cached_property
     def roles(self) -> dict[Tap, tuple[int, str]]:
@@ -240,6 +296,7 @@ class _Comparison:
         self.plan, self.first, self.second = plan, first, second
         self.waiting = False  # for the second side
         self.numbers: dict[str, Tensor] = {}
+        self.refusals: list[tuple[Tensor, str]] = []
         self.tokens: dict[Tap, list[Tensor]] = {}
         self.distances: dict[Tap, Tensor] = {}
         self.twins: dict[Tap, Tap] = {}  # taps that hold the very tensor of an earlier one
@@ -265,13 +322,13 @@ class _Comparison:
         if self._last is not None and _one_tensor(self._last[1], activation):
             self.twins[tap] = self._last[0]  # what enters attention is, without a norm before it, a block's output
         else:
-            self.tokens[tap] = tokens_of(activation, valid, tap.name)
+            self.tokens[tap] = tokens_of(activation, valid, tap.name, self.refusals)
         if tap in self.plan.along:
             self._last = self.twins.get(tap, tap), activation
 
     def _compare(self, tap: Tap, activation: Tensor, valid: Tensor, index: int, part: str) -> None:
         plan, twin = self.plan, self.twins.get(tap, tap)
-        xs, ys = self.tokens[twin], tokens_of(activation, valid, tap.name)
+        xs, ys = self.tokens[twin], tokens_of(activation, valid, tap.name, self.refusals)
         if tap in plan.along:
             self.numbers[f"depth/{plan.along[tap]}"] = self._distance(twin, xs, ys)
         if index not in plan.crossed and part in ("entry", "out"):
@@ -282,11 +339,11 @@ class _Comparison:
         if part == "out":
             self.numbers[f"room/{index}"] = plan.metric.room(xs, ys)
         if part == "heads" or (part == "entry" and index in plan.computed):
-            weights = plan.sites[index].weights
+            site = plan.sites[index]
             if part == "entry":
-                causal = plan.computed[index]
+                causal, weights = plan.computed[index], site.weights_on(activation.device)
                 xs, ys = ([_heads(weights, tokens, causal) for tokens in side] for side in (xs, ys))
-            self.numbers[f"heads/{index}"] = plan.metric.by_head(xs, ys, len(weights.query))
+            self.numbers[f"heads/{index}"] = plan.metric.by_head(xs, ys, site.count)
         if tap not in self.twins.values():
             self.tokens.pop(tap, None)
 
@@ -309,7 +366,8 @@ def _one_tensor(a: Tensor, b: Tensor) -> bool:
 
 
 def _radii(tokens: Sequence[Tensor]) -> Tensor:
-    return torch.stack([torch.linalg.vector_norm(sample.double(), dim=1).max() for sample in tokens])
+    norms = [torch.linalg.vector_norm(padded(part)[0].double(), dim=-1).amax(1) for part in _groups(tokens)]
+    return torch.cat(norms)  # what pads is no longer than any token
 
 
 # --- embeddings -----------------------------------------------------------------------------------------------------
@@ -323,12 +381,12 @@ def embedded(embedding: Embedding, side: Side, activation: Tensor, valid: Tensor
     """
     if embedding == "mean":
         weight = valid.to(activation.device)[..., None].double()
-        return ((activation.double() * weight).sum(1) / weight.sum(1)).cpu()
+        return (activation.double() * weight).sum(1) / weight.sum(1)
     if embedding == "mask":
         assert isinstance(side.inputs, Mapping)
         valid = side.inputs["input_ids"].eq(mask_id or 0)
     index = valid.int().argmax(1).to(activation.device)
-    return activation[torch.arange(len(activation), device=activation.device), index].cpu()
+    return activation[torch.arange(len(activation), device=activation.device), index].clone()
 
 
 def mask_token(run: Run) -> int | None:
@@ -366,7 +424,7 @@ def picture(pairs: Pairs, site: AttentionSite, metric: Metric, count: int) -> di
     arrays: dict[str, np.ndarray] = {}
     for k in range(count):
         for tap, moment in moments.items():
-            x, y = (tokens[name, tap][k].double() for name in sides)
+            x, y = (tokens[name, tap][k].double().cpu() for name in sides)
             plan = metric.plan(x, y)
             arrays[f"pair/{k}/{moment}"] = _axes(torch.cat([x, y])).numpy()
             arrays[f"pair/{k}/{moment}/plan"] = plan.coupling.numpy()

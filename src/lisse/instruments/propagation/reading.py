@@ -30,6 +30,7 @@ from lisse.instruments.propagation.numbers import (
     steps,
 )
 from lisse.instruments.propagation.sites import AttentionBlock, Stage, lengths_of
+from lisse.maths.fetching import fetched
 from lisse.maths.given import finiteness, overflow_advice
 from lisse.maths.integral import row_sum_error
 from lisse.maths.similarity import CKAStream
@@ -395,14 +396,3 @@ def _factors(layers: Sequence[Tensor]) -> list[Tensor]:
         values, vectors = torch.linalg.eigh(factors[index])
         factors[index] = vectors * values.clamp_min(0).sqrt()
     return factors
-
-
-def fetched(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of float64 on the CPU, brought over together."""
-    far = {name: values for name, values in numbers.items() if values.is_cuda}
-    if not far:
-        return dict(numbers)
-    flat = torch.cat([values.flatten() for values in far.values()]).cpu()
-    sizes = [values.numel() for values in far.values()]
-    near = {name: part.view(far[name].shape) for name, part in zip(far, flat.split(sizes), strict=True)}
-    return {name: near.get(name, values) for name, values in numbers.items()}

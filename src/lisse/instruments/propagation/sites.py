@@ -256,7 +256,7 @@ def _with_sources(
     sources: dict[str, Origin | None] = {}
 
     def on(tap: Tap, activation: Tensor) -> None:
-        activations[tap] = activation[:1].detach().cpu().clone()
+        activations[tap] = activation[:1].detach().clone()
 
     def valid(block: AttentionBlock) -> Tensor:
         tokens = block.site.entry.shape[0]
@@ -299,14 +299,15 @@ def _with_sources(
 
 def _mode(site: AttentionSite, x: Tensor, output: Tensor, valid: Tensor) -> Mode | None:
     """How the weights give what the layer gives for ``x`` [1, t, d]; ``None`` where they do not."""
-    if site.read is None or site.weights.out.shape[0] != output.shape[-1]:
+    if site.read is None or len(site.weights_on(x.device).out_bias) != output.shape[-1]:
         return None
     output = output.double()
     mode = mode_of(site, x, x, valid, valid, output)
-    if mode is None and x.shape[-1] == site.weights.key.shape[-1]:
+    if mode is None and x.shape[-1] == site.weights_on(x.device).key.shape[-1]:
         # Tokens that have become alike differ by rounding alone; then they are compared as they are.
-        rebuilt = attended(site.weights, x, x, masked(valid, x.shape[1], causal=False))[2]
-        mode = "full" if float((rebuilt - output).norm()) <= 1e-5 * float(output.norm()) else None
+        mask = masked(valid.to(x.device), x.shape[1], causal=False)
+        rebuilt = attended(site.weights_on(x.device), x, x, mask)[2]
+        mode = "full" if bool((rebuilt - output).norm() <= 1e-5 * output.norm()) else None
     return mode
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lisse.maths.given import Values, all_finite
-from lisse.maths.machine_code import loops
+from lisse.maths.machine_code import in_turn, loops
+from lisse.maths.transport.device import COMPILED_CELLS, device_powers
 from lisse.maths.transport.exact import (
     _array,
     _mass,
@@ -19,15 +19,12 @@ from lisse.maths.transport.exact import (
     _needs_weight_gradient,
     _options,
     _power,
-    coupled,
     wasserstein,
 )
 from lisse.maths.transport.measure import Measure, as_measure, carried
 from lisse.maths.transport.solvers import LOOPS
 
 _Side = Tensor | np.ndarray | Sequence[Measure | Values]
-# Above this the network simplex, which prunes, is faster than shortest paths, which look at every cell.
-COMPILED_CELLS = 3072
 
 
 def wasserstein_batch(
@@ -48,8 +45,8 @@ def wasserstein_batch(
 
     With numba, pairs of empirical measures (of unequal sizes only up to ``COMPILED_CELLS`` cells of the cost matrix)
     are solved as machine code, a stretch of pairs at a time; the others one by one. Both release the interpreter's
-    lock. 1,000 pairs of 32 tokens in R^768: see ``benchmarks/results/transport.md``. Of tensors on a GPU the cost
-    matrices are made there, in float64, and only they are copied; the solvers run on the CPU.
+    lock. 1,000 pairs of 32 tokens in R^768: see ``benchmarks/results/transport.md``. Empirical measures on a GPU are
+    compared there: :func:`~lisse.maths.transport.device.device_powers`.
     """
     where = "wasserstein_batch"
     _options(where, p, ground)
@@ -65,6 +62,8 @@ def wasserstein_batch(
     if _needs_point_gradient(*left, *right) or _needs_weight_gradient(*left, *right):
         return torch.stack([wasserstein(mu, nu, p=p, ground=ground) for mu, nu in zip(left, right, strict=True)])
 
+    if left[0].points.is_cuda and left[0].dim > 1 and all(mu.weights is None for mu in (*left, *right)):
+        return _by_device(left, right, p, ground)
     batches = [torch.as_tensor(side) if isinstance(side, (Tensor, np.ndarray)) and lengths is weights is None else None
              for side, lengths, weights in ((xs, x_lengths, x_weights), (ys, y_lengths, y_weights))]  # fmt: skip
 
@@ -91,8 +90,6 @@ def _powers(
     right_batch: Tensor | None,
 ) -> list[float]:
     """W_p^p of each pair; the compiled solver takes all that it can at once. The batches hold the same points."""
-    if left[0].points.is_cuda and left[0].dim > 1 and len({measure.dim for measure in left}) == 1:
-        return powers_by_device(left, right, p, ground)
     compiled = loops(LOOPS) if ground in (1, 2) and left[0].dim > 1 else None
     quick = [compiled is not None and _compilable(mu, nu, left[0].dim) for mu, nu in zip(left, right, strict=True)]
     powers = np.empty(sum(quick))
@@ -107,26 +104,23 @@ def _powers(
     ]
 
 
-def powers_by_device(left: Sequence[Measure], right: Sequence[Measure], p: float, ground: float) -> list[float]:
-    """W_p^p of each pair of one dimension: costs where the points are, in float64, then solved here."""
-    x, y = (
-        torch.nn.utils.rnn.pad_sequence([measure.points.detach().double() for measure in side], batch_first=True)
-        for side in (left, right)
-    )
-    # Differences first: the product formula of ℓ2 loses the digits of points that are near each other.
-    costs = torch.cdist(x, y.to(x.device), p=float(ground), compute_mode="donot_use_mm_for_euclid_dist")
-    powered = _array(costs if p == 1 else costs**p)
-    compiled = loops(LOOPS)
-    quick = [compiled is not None and _compilable(mu, nu, left[0].dim) for mu, nu in zip(left, right, strict=True)]
-    sizes = np.array([[len(mu), len(nu)] for mu, nu in zip(left, right, strict=True)])
-    powers = np.zeros(len(left))
-    if compiled is not None:
-        compiled.cost_powers(powered, np.where(np.array(quick)[:, None], sizes, 0), powers)
-    for k in (k for k, fast in enumerate(quick) if not fast):
-        cost = powered[k, : len(left[k]), : len(right[k])]
-        coupling = coupled(cost, _mass(left[k]), _mass(right[k]), metric=p == 1)
-        powers[k] = coupling.mass @ cost[coupling.rows, coupling.columns]
-    return powers.tolist()
+def _by_device(left: Sequence[Measure], right: Sequence[Measure], p: float, ground: float) -> Tensor:
+    """Distances between sets of one dimension, or of several in turn, where the first are."""
+    kind, device = torch.promote_types(left[0].points.dtype, right[0].points.dtype), left[0].points.device
+    values = torch.empty(len(left), dtype=kind, device=device)
+    for dim in dict.fromkeys(mu.dim for mu in left):
+        chosen = [k for k, mu in enumerate(left) if mu.dim == dim]
+        x, y = (
+            torch.nn.utils.rnn.pad_sequence([side[k].points.detach().to(device) for k in chosen], batch_first=True)
+            for side in (left, right)
+        )
+        sizes = [[len(side[k]) for k in chosen] for side in (left, right)]
+        powers = device_powers(x, y, p=p, ground=ground, x_sizes=sizes[0], y_sizes=sizes[1])[:, 0]
+        roots = (powers ** (1 / p)).to(kind)
+        if len(chosen) == len(left):
+            return roots
+        values[torch.tensor(chosen, device=device)] = roots
+    return values
 
 
 def _compilable(mu: Measure, nu: Measure, dim: int) -> bool:
@@ -194,9 +188,11 @@ def _empirical(where: str, name: str, batch: Tensor) -> list[Measure]:
 def _threaded(work: Callable[[int, int], list[float]], count: int) -> list[float]:
     """``work(start, stop)`` over 0 … count - 1, in stretches long enough that threads cost nothing."""
     threads = min(torch.get_num_threads(), count)
-    edges = np.linspace(0, count, min(count, max(8 * threads, count // 64)) + 1).astype(int)
-    stretches = list(itertools.pairwise(edges.tolist()))
-    if threads < 2:
-        return [value for ends in stretches for value in work(*ends)]
-    with ThreadPoolExecutor(threads) as pool:
-        return [value for part in pool.map(lambda ends: work(*ends), stretches) for value in part]
+    edges = np.linspace(0, count, min(count, max(8 * threads, count // 64)) + 1).astype(int).tolist()
+    parts: dict[int, list[float]] = {}
+
+    def take(ends: tuple[int, int]) -> None:
+        parts[ends[0]] = work(*ends)
+
+    in_turn(take, itertools.pairwise(edges), threads)
+    return [value for start in sorted(parts) for value in parts[start]]

@@ -53,7 +53,7 @@ class AttentionSite:
     name: str
     kind: str
     count: int
-    read: Callable[[], AttentionWeights] | None
+    read: Callable[..., AttentionWeights] | None
     entry: Tap
     out: Tap
     heads: Tap | None = None
@@ -73,6 +73,12 @@ class AttentionSite:
             raise TypeError(f"AttentionSite: {self.name} must have maps that are known, got {self.kind}.")
         return self.read()
 
+    def weights_on(self, device: torch.device) -> AttentionWeights:
+        """The same where activations are: not kept, for in float64 those of all layers are four times the model."""
+        if device.type == "cpu" or self.read is None:
+            return self.weights
+        return self.read(device=device)
+
     @property
     def taps(self) -> list[Tap]:
         """All taps, each once."""
@@ -82,7 +88,7 @@ class AttentionSite:
 @dataclass(frozen=True)
 class _Parts:
     count: int
-    weights: Callable[[], AttentionWeights] | None
+    weights: Callable[..., AttentionWeights] | None
     keys: str | None  # submodule whose input the keys are made of
     heads: tuple[str, Literal["in", "out"]] | None
     out: tuple[str, Literal["in", "out"]]
@@ -183,9 +189,9 @@ def masked(valid_keys: Tensor, queries: int, *, causal: bool) -> Tensor:
     open_ = valid_keys.bool()[:, None, None, :].expand(-1, 1, queries, -1)
     if causal:
         keys = valid_keys.shape[1]
-        open_ = open_ & torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        open_ = open_ & open_.new_ones(queries, keys).tril(keys - queries)
     open_ = open_ | ~open_.any(-1, keepdim=True)
-    return torch.zeros(open_.shape, dtype=torch.float64).masked_fill(~open_, -torch.inf)
+    return torch.zeros(open_.shape, dtype=torch.float64, device=open_.device).masked_fill(~open_, -torch.inf)
 
 
 def mode_of(
@@ -203,20 +209,29 @@ def mode_of(
     All arguments are one batch as it was read. ``None``: the layer does something else too (turned or normalised
     queries, a table of positions, dropped keys), and no bound of its weights speaks of it.
     """
-    if (
-        site.read is None
-        or keys.shape[-1] != site.weights.key.shape[-1]
-        or queries.shape[-1] != site.weights.query.shape[-1]
-    ):
+    if site.read is None:
         return None
+    weights = site.weights_on(queries.device)
+    shapes = (keys.shape[-1], queries.shape[-1], output.shape)
+    if shapes != (weights.key.shape[-1], weights.query.shape[-1], (*queries.shape[:2], len(weights.out_bias))):
+        return None
+    valid, valid_keys = (rows.bool().to(queries.device) for rows in (valid, valid_keys))
     orders: tuple[Mode, Mode] = ("causal", "full") if site.causal else ("full", "causal")
+    most = _tolerance(output, valid, tol) ** 2
     for order in orders:
         if order == "causal" and queries.shape[1] != keys.shape[1]:
             continue
         added = masked(valid_keys, queries.shape[1], causal=order == "causal")
-        # Sample by sample: a table of all pairs of tokens in float64, for every head, is large.
-        samples = zip(queries.split(1), keys.split(1), added.split(1), strict=True)
-        if close(torch.cat([attended(site.weights, *sample)[2] for sample in samples]), output, valid, tol):
+        # Sample by sample: a table of all pairs of tokens in float64, for every head, is large. Where the first ones
+        # are too far off already, so are all of them.
+        off = torch.zeros((), dtype=torch.float64, device=queries.device)
+        for index, sample in enumerate(zip(queries.split(1), keys.split(1), added.split(1), strict=True)):
+            part = slice(index, index + 1)
+            apart = (attended(weights, *sample)[2] - output[part]).square().sum(-1)
+            off = off + apart.where(valid[part], 0.0).sum()
+            if (index == 0 or not off.is_cuda) and not bool(off <= most):
+                break
+        if bool(off <= most):
             return order
     return None
 
@@ -225,9 +240,14 @@ def close(computed: Tensor, output: Tensor, valid: Tensor, tol: float) -> bool:
     """Whether a computed output agrees with a layer's on the valid tokens, up to ``tol`` of what the layer's varies."""
     if computed.shape != output.shape:
         return False
-    truth = output.double()[valid.bool()]
-    size = float((truth - truth.mean(0)).norm()) + 1e-6 * float(truth.norm())
-    return float((computed[valid.bool()] - truth).norm()) <= tol * max(size, 1e-12)
+    valid = valid.bool().to(output.device)
+    return bool((computed[valid] - output.double()[valid]).norm() <= _tolerance(output, valid, tol))
+
+
+def _tolerance(output: Tensor, valid: Tensor, tol: float) -> Tensor:
+    """``tol`` of what an output varies on the valid tokens."""
+    truth = output.double()[valid]
+    return tol * ((truth - truth.mean(0)).norm() + 1e-6 * truth.norm()).clamp_min(1e-12)
 
 
 def adds_a_table(site: AttentionSite, queries: Tensor, keys: Tensor, valid_keys: Tensor, rows: Tensor) -> bool:
@@ -238,8 +258,8 @@ def adds_a_table(site: AttentionSite, queries: Tensor, keys: Tensor, valid_keys:
     """
     if len(rows) < 2 or site.read is None:
         return False
-    plain, _, _ = attended(site.weights, queries, keys)
-    shared = (valid_keys.bool()[:, None, None, :] & (rows > 1e-12)).all(0)
+    plain, _, _ = attended(site.weights_on(queries.device), queries, keys)
+    shared = (valid_keys.bool().to(rows.device)[:, None, None, :] & (rows > 1e-12)).all(0)
     if not bool(shared.any(-1).all()):
         return False
     table = rows.double().clamp_min(1e-300).log() - plain.clamp_min(1e-300).log()
@@ -288,13 +308,15 @@ def _parts(model: nn.Module, name: str, module: nn.Module) -> _Parts | None:
     return _Parts(heads, read, keys, (layer or name, "in" if layer else "out"), (layer or name, "out"))
 
 
-def _of_torch(module: nn.MultiheadAttention) -> AttentionWeights:
-    weights = torch_weights(module)
+def _of_torch(module: nn.MultiheadAttention, *, device: torch.device | str = "cpu") -> AttentionWeights:
+    weights = torch_weights(module, device)
     assert weights is not None  # those without were left out
     return weights
 
 
-def _read(model: nn.Module, name: str, module: nn.Module, heads: int) -> AttentionWeights:
+def _read(
+    model: nn.Module, name: str, module: nn.Module, heads: int, *, device: torch.device | str = "cpu"
+) -> AttentionWeights:
     """The weights of a layer that was recognised."""
     maps = _projections(module)
     assert maps is not None
@@ -308,7 +330,7 @@ def _read(model: nn.Module, name: str, module: nn.Module, heads: int) -> Attenti
         scale = float(scale)
     scale = float(scale) if isinstance(scale, int | float) else (heads / len(q)) ** 0.5
     _, out = _output(model, name, module, len(v)) or (None, None)
-    return stacked_weights(((q, bq), (k, bk), (v, bv)), out, heads, scale)
+    return stacked_weights(((q, bq), (k, bk), (v, bv)), out, heads, scale, device)
 
 
 def _shared(part: Tensor, heads: int, width: int) -> Tensor:

@@ -95,14 +95,14 @@ def weights_of(module: nn.Module) -> AttentionWeights | None:
     return None
 
 
-def torch_weights(module: nn.MultiheadAttention) -> AttentionWeights | None:
+def torch_weights(module: nn.MultiheadAttention, device: torch.device | str = "cpu") -> AttentionWeights | None:
     """The weights of torch's own layer, or None where it is no self-attention or adds keys of its own."""
     if module.in_proj_weight is None or module.bias_k is not None or module.add_zero_attn:
         return None
     d, heads = module.embed_dim, module.num_heads
     bias = torch.zeros(3 * d) if module.in_proj_bias is None else module.in_proj_bias
     maps = thirds((module.in_proj_weight, bias))
-    return stacked_weights(maps, linear_map(module.out_proj), heads, (heads / d) ** 0.5)
+    return stacked_weights(maps, linear_map(module.out_proj), heads, (heads / d) ** 0.5, device)
 
 
 def linear_map(layer: nn.Linear) -> LinearMap:
@@ -116,10 +116,16 @@ def thirds(stack: LinearMap) -> tuple[LinearMap, LinearMap, LinearMap]:
     return q, k, v
 
 
-def stacked_weights(maps: Iterable[LinearMap], out: LinearMap | None, heads: int, scale: float) -> AttentionWeights:
+def stacked_weights(
+    maps: Iterable[LinearMap],
+    out: LinearMap | None,
+    heads: int,
+    scale: float,
+    device: torch.device | str = "cpu",
+) -> AttentionWeights:
     """Maps of queries, keys and values with their heads on top of each other; without ``out`` the identity is it."""
     (q, bq), (k, _), (v, bv) = maps
     matrix, shift = (torch.eye(len(v)), torch.zeros(len(v))) if out is None else out
-    q, k, v, bq, bv, matrix, shift = (x.detach().double().cpu() for x in (q, k, v, bq, bv, matrix, shift))
+    q, k, v, bq, bv, matrix, shift = (x.detach().double().to(device) for x in (q, k, v, bq, bv, matrix, shift))
     q, k, v = (x.reshape(heads, -1, x.shape[-1]) for x in (q, k, v))
     return AttentionWeights(q, k, v, bq.reshape(heads, -1), bv.reshape(heads, -1), matrix, shift, scale)
