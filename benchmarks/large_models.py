@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--instruments", default=",".join(NAMES))
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--samples", type=int, default=None, help="fewer samples than the table's")
-    parser.add_argument("--memory", default="2GiB")
+    parser.add_argument("--memory", help="as of lisse.measure (default: its own)")
     parser.add_argument("--cap", type=int, default=60, help="seconds that one measurement may take")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--sort", default="tottime")
