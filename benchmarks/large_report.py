@@ -66,8 +66,9 @@ class Clock:
         if event.say:
             self.words.append(f"{event.task}: {event.say}")
         for name in NAMES:
-            if event.task.endswith(name) or f"{name}:" in event.task:
-                self.begun.setdefault(name, time.perf_counter())
+            if name not in self.begun and (event.task.endswith(name) or f"{name}:" in event.task):
+                self.begun[name] = time.perf_counter()
+                print(f"{time.strftime('%X')} {name}", flush=True)
 
     def spans(self, end: float) -> dict[str, float]:
         """Seconds from the first word of each to that of the next."""
