@@ -406,7 +406,7 @@ def _bca(replicates: Tensor, value: float, skew: float, n: int, level: float) ->
     ends = []
     for z in (bias - half, bias + half):
         at = torch.special.ndtr(torch.tensor(bias + z / max(1 - skew * z, 1e-3), dtype=torch.float64))
-        ends.append(_quantile(replicates[:, None], at[None])[0])
+        ends.append(_quantile(replicates.sort().values[None], at[None])[0])
     if value == 0:
         return ends[0], ends[1], 1.0
     u = score(0.0) - bias

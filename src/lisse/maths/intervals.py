@@ -80,11 +80,12 @@ def bootstrap(
     bias = torch.special.ndtri(below.clamp(0.5 / resamples, 1 - 0.5 / resamples))
     skew = _acceleration(flat, statistic)
     half = student(n - 1, level) * (n / (n - 1)) ** 0.5
+    ordered = replicates.T.contiguous().sort(1).values  # once for both ends
     ends = []
     for z in (bias - half, bias + half):
         # Far out, 1 - a z turns negative and the quantile would jump to the other side: the end is the last replicate.
         straight = (1 - skew * z).clamp_min(1e-3)
-        ends.append(_quantile(replicates, torch.special.ndtr(bias + z / straight)))
+        ends.append(_quantile(ordered, torch.special.ndtr(bias + z / straight)))
     shape = values.shape[1:]
     low, high = (end.reshape(shape).to(values.device) for end in ends)
     return Interval(value.reshape(shape).to(values.device), low, high, n, level)
@@ -195,11 +196,11 @@ def _acceleration(flat: Tensor, statistic: _Statistic) -> Tensor:
     return torch.where(squares > 0, cubes / (6 * squares.clamp_min(1e-300) ** 1.5), 0.0)
 
 
-def _quantile(replicates: Tensor, at: Tensor) -> Tensor:
-    """Column-wise linear-interpolation quantiles, one level per column."""
-    ordered = replicates.sort(0).values
-    position = at.clamp(0, 1) * (len(ordered) - 1)
+def _quantile(ordered: Tensor, at: Tensor) -> Tensor:
+    """Linear-interpolation quantiles of rows in increasing order, one level per row."""
+    last = ordered.shape[1] - 1
+    position = at.clamp(0, 1) * last
     left = position.floor().long()
-    right = (left + 1).clamp_max(len(ordered) - 1)
-    low, high = ordered.gather(0, left[None])[0], ordered.gather(0, right[None])[0]
+    right = (left + 1).clamp_max(last)
+    low, high = ordered.gather(1, left[:, None])[:, 0], ordered.gather(1, right[:, None])[:, 0]
     return low + (high - low) * (position - left)
