@@ -84,7 +84,12 @@ def graph_bytes(run: Run, max_iter: int, *, most: int | None = None) -> int:
 
 
 def _room(run: Run) -> int:
-    return run.device_memory
+    """Bytes for graphs: the run's memory, on a GPU less what is held there beside the weights, or a quarter."""
+    if run.device.type != "cuda":
+        return run.device_memory
+    weights = sum(t.nbytes for t in (*run.model.parameters(), *run.model.buffers()) if t.device == run.device)
+    beside = torch.cuda.memory_allocated(run.device) - weights
+    return max(run.device_memory - beside, run.device_memory // 4)
 
 
 def _sample_bytes(run: Run, max_iter: int) -> int:

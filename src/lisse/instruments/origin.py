@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lisse.recording import parse_bytes
 from lisse.run import Run
 from lisse.taps import Tap
 
@@ -53,7 +52,7 @@ def points_at(run: Run, tap: Tap, n: int) -> Tensor:
 def inputs_of(run: Run, n: int) -> Tensor:
     """The first ``n`` inputs as they are given, flat ``[n, d]``: where the run is, or the host where they are many."""
     form = run.data.form
-    small = isinstance(form, Tensor) and form[:1].nbytes * n <= parse_bytes(run.memory) // 4
+    small = isinstance(form, Tensor) and form[:1].nbytes * n <= run.device_memory // 4
     home = run.device if small else torch.device("cpu")
     return torch.cat([batch.inputs.flatten(1).to(home) for batch in run.batches(n)])  # type: ignore[union-attr]
 

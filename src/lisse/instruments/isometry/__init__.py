@@ -18,10 +18,12 @@ from lisse.instruments.isometry.distances import Classes, cloud_numbers, distanc
 from lisse.instruments.isometry.gradients import moved, steepness
 from lisse.instruments.jacobians import graph_bytes, samples_at_once
 from lisse.instruments.origin import inputs_of, no_derivative, origin_note, origin_of, points_at
+from lisse.instruments.topology.pieces import Work, pieces_in_threads
 from lisse.maths.bounds import sample_gradient_norms, translation_gradient_norm
 from lisse.maths.isometry import isometric_gradient
 from lisse.maths.isometry.distortion import scale_free_distortion
 from lisse.profile import EVERYTHING, LAYERS, RIGID, Chart, Headline, Kind, Line, Panel, Part, Quantity, Row, Value
+from lisse.recording import parse_bytes
 from lisse.run import Instrument, Run, level_option, option
 from lisse.run.rows import At, largest_row, sample_row, value_row
 from lisse.taps import Tap
@@ -246,14 +248,19 @@ class Isometry(Instrument):
 
     def bytes(self, run: Run) -> int:
         """Distances of every cloud, the sorted pairs of one, holes of a class, the widest layer; or graphs."""
-        n, size, targets = self.passes(run), run.take(self.samples), run.data.targets
+        n, size = self.passes(run), run.take(self.samples)
         clouds, width = max(1, n // size), max(tap.numel for tap in run.taps)
-        pairs = max((clouds + _MATRICES) * size**2, _MATRICES * min(n, _MOST_PAIRED) ** 2)
+        share, paired = self._bytes_each(run, size), 8 * _MATRICES * min(n, _MOST_PAIRED) ** 2
+        pairs = max(8 * clouds * size**2 + share * _threads(run, share), paired * _threads(run, paired))
+        graphs = graph_bytes(run, self.max_iter) if self.points else 0
+        return max(4 * n * width + pairs, graphs)
+
+    def _bytes_each(self, run: Run, size: int) -> int:
+        """What a thread holds for a layer: the sorted pairs of a cloud, the holes of a class."""
+        targets = run.data.targets
         labelled = targets is not None and targets.ndim == 1 and not targets.is_floating_point() and len(targets) > 0
         most = int(torch.unique(targets, return_counts=True)[1].max()) if labelled and targets is not None else size
-        holes = engine_bytes(min(size, most)) if self.holes else 0
-        graphs = graph_bytes(run, self.max_iter) if self.points else 0
-        return max(4 * n * width + 8 * pairs + holes, graphs)
+        return 8 * _MATRICES * size**2 + (engine_bytes(min(size, most)) if self.holes else 0)
 
     def fits(self, run: Run) -> str | None:
         """Any network on at least four samples, one row each."""
@@ -290,9 +297,19 @@ class Isometry(Instrument):
         before = functools.cache(lambda: _input_distances(run, reference, clouds))
         rows: list[Row] = []
         arrays: dict[str, np.ndarray] = {}
-        for index, tap in enumerate(run.taps):
-            make = functools.partial(self._of_layer, run, tap, clouds, classes, before)
-            numbers = run.piece(self, ("distances", tap.name), make)
+        # The device makes the distances of a layer while threads count those of others, and look for their holes.
+        pieces = self._in_threads(
+            run,
+            {
+                ("distances", tap.name): functools.partial(self._of_layer, run, tap, clouds, classes, before)
+                for tap in run.taps
+            },
+            before=lambda: (run.recording(clouds.samples).samples, before()),
+            task=f"{self.name}: distances",
+            share=self._bytes_each(run, clouds.size),
+        )
+        for tap in run.taps:
+            numbers = pieces["distances", tap.name]
             for name in [name for name in numbers if name.startswith("histogram/")]:
                 arrays[name] = numbers.pop(name).numpy()
             # At the input itself the holes alone say anything.
@@ -301,8 +318,16 @@ class Isometry(Instrument):
                 for row in number_rows(numbers, tap, clouds.size, self.level)
                 if tap.name != reference.name or row.quantity in ("longest_hole", "hole_share")
             ]
-            run.tell(f"{self.name}: distances", index + 1, len(run.taps), "layers")
         return rows, arrays
+
+    def _in_threads(
+        self, run: Run, work: Mapping[tuple[str, ...], Work], *, before: Callable[[], object], task: str, share: int
+    ) -> dict[tuple[str, ...], dict[str, Tensor]]:
+        threads = _threads(run, share)
+        pieces, failed = pieces_in_threads(run, self, work, before=before, task=task, unit="layers", threads=threads)
+        for error in failed.values():
+            raise error
+        return pieces
 
     def _of_layer(
         self, run: Run, tap: Tap, clouds: Clouds, classes: Classes, before: Callable[[], Sequence[Tensor]]
@@ -311,7 +336,7 @@ class Isometry(Instrument):
         points = run.recording(clouds.samples)[tap.name]
         numbers: dict[str, Tensor] = {}
         for index, (cloud, distances) in enumerate(zip(clouds.rows[tap.name], before(), strict=True)):
-            after = distances_of(points, cloud)
+            after = distances_of(points, cloud, run.device).cpu()
             for key, number in cloud_numbers(distances, after, cloud, classes, holes=self.holes).items():
                 numbers.setdefault(key, torch.full((clouds.count,), math.nan))[index] = number
             if index == 0:
@@ -322,21 +347,27 @@ class Isometry(Instrument):
         """One cloud of all samples; what each of them adds is its interval."""
         origin, last = origin_of(run), run.last_block
         n = run.take(min(self.passes(run), _MOST_PAIRED))
-        before = functools.cache(lambda: distances_of(points_at(run, origin, n), torch.arange(n)))
+        before = functools.cache(lambda: distances_of(points_at(run, origin, n), torch.arange(n), run.device))
         rows: list[Row] = []
         arrays: dict[str, np.ndarray] = {}
         layers = [tap for tap in run.taps if tap.name != origin.name]
-        for index, tap in enumerate(layers):
 
-            def influences(tap: Tap = tap) -> dict[str, Tensor]:
-                after = distances_of(run.recording(n)[tap.name], torch.arange(n))
-                return {"values": scale_free_distortion(before(), after).influence}
+        def influences(tap: Tap) -> dict[str, Tensor]:
+            after = distances_of(run.recording(n)[tap.name], torch.arange(n), run.device)
+            return {"values": scale_free_distortion(before(), after).influence}
 
-            values = run.piece(self, ("scale free", tap.name), influences)["values"]
+        pieces = self._in_threads(
+            run,
+            {("scale free", tap.name): functools.partial(influences, tap) for tap in layers},
+            before=lambda: (run.recording(n).samples, before()),
+            task=f"{self.name}: distances up to scale",
+            share=8 * _MATRICES * n**2,
+        )
+        for tap in layers:
+            values = pieces["scale free", tap.name]["values"]
             rows.append(self._mean_row(run, "scale_free_distortion", "estimate", values, tap, {}))
             if tap is last:
                 arrays["samples/scale_free_distortion"] = values.numpy()
-            run.tell(f"{self.name}: distances up to scale", index + 1, len(layers), "layers")
         return rows, arrays
 
     # -- gradients and Jacobians -----------------------------------------------------------------------------------
@@ -385,7 +416,7 @@ class Isometry(Instrument):
     def _radius(self, run: Run, count: int) -> float:
         """The median distance of a sample to its nearest other one: the scale of the data's own gaps."""
         n = max(run.take(self.samples), count)
-        distances = distances_of(inputs_of(run, n), torch.arange(n))
+        distances = distances_of(inputs_of(run, n), torch.arange(n), run.device)
         distances.fill_diagonal_(torch.inf)
         nearest = distances.min(1).values
         return float(nearest.median()) or float(distances[torch.isfinite(distances)].median())
@@ -436,6 +467,11 @@ class Isometry(Instrument):
         return sample_row(quantity, values, tap, at, generator=generator, kind=kind, level=self.level, least=0.0)
 
 
+def _threads(run: Run, share: int) -> int:
+    """As many as PyTorch may use, while what each of them holds fits into the run's memory."""
+    return max(1, min(torch.get_num_threads(), parse_bytes(run.memory) // share))
+
+
 def _classes(run: Run, most: int, notes: list[str]) -> Classes:
     targets = run.data.targets
     if targets is None or targets.ndim != 1 or targets.is_floating_point():
@@ -451,7 +487,7 @@ def _classes(run: Run, most: int, notes: list[str]) -> Classes:
 def _input_distances(run: Run, reference: Tap, clouds: Clouds) -> list[Tensor]:
     """The distances within each cloud where they come from."""
     points = points_at(run, reference, clouds.samples)
-    distances = [distances_of(points, cloud) for cloud in next(iter(clouds.rows.values()))]
+    distances = [distances_of(points, cloud, run.device).cpu() for cloud in next(iter(clouds.rows.values()))]
     if any(float(cloud.max()) == 0 for cloud in distances):
         raise ValueError(f"Isometry: samples must differ at {reference.name}, got a cloud in which all are equal.")
     return distances

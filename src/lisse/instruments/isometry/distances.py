@@ -118,6 +118,6 @@ def number_rows(numbers: Mapping[str, Tensor], tap: Tap, size: int, level: float
     return rows
 
 
-def distances_of(points: Tensor, cloud: Tensor) -> Tensor:
-    """Euclidean distances of the chosen rows, float64."""
-    return distance_matrix(points.flatten(1), rows=cloud)
+def distances_of(points: Tensor, cloud: Tensor, device: torch.device) -> Tensor:
+    """Euclidean distances of the chosen rows, float64, made on ``device``."""
+    return distance_matrix(points.flatten(1), rows=cloud, device=device)

@@ -30,8 +30,8 @@ def steepness(
     """Gradients and Jacobians at ``points`` ``[n, …]`` with ``labels``; nothing where the model gives no logits.
 
     ``l1``, ``l2``: norms of the cross-entropy's gradient in the input, ``slope``: in the representation Φ; ``norm/…``:
-    of the Jacobian of each layer; all ``[n]``. ``points`` and ``phi``: the input and Φ, flat; with ``jacobians`` also
-    those of Φ in full, one backward pass per output.
+    of the Jacobian of each layer; all ``[n]``. With ``jacobians`` also those of Φ in full, one backward pass per
+    output, and ``points`` and ``phi``: the input and Φ, flat.
     """
     taps = [*layers, *([] if phi in layers else [phi])]
     tensors: dict[str, Tensor] = {}
@@ -51,17 +51,17 @@ def steepness(
             first = run.draw(f"steep {where} {tap.name}", start, len(x), x.shape[1:]).to(x.dtype)
             norm = local_norm(activations[tap.name], x, start=first, max_iter=max_iter, tol=tol)
             if norm is not None:
-                tensors[f"norm/{tap.name}"] = norm.value.cpu()
+                tensors[f"norm/{tap.name}"] = norm.value
         if jacobians:
-            tensors["jacobians"] = _jacobians(z, x)
+            tensors |= {"jacobians": _jacobians(z, x), "phi": _flat(z), "points": _flat(x)}
     flat = _flat(gradient)
     tensors["l1"], tensors["l2"] = flat.abs().sum(1), torch.linalg.vector_norm(flat, dim=1)
     tensors["slope"] = torch.zeros(len(x)) if slope is None else torch.linalg.vector_norm(_flat(slope), dim=1)
-    return {**tensors, "phi": _flat(z), "points": _flat(x)}
+    return {name: values.cpu() for name, values in tensors.items()}
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    return tensor.detach().double().flatten(1).cpu()
+    return tensor.detach().double().flatten(1)
 
 
 def _jacobians(z: Tensor, x: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def _jacobians(z: Tensor, x: Tensor) -> Tensor:
         torch.autograd.grad(flat[:, index].sum(), x, retain_graph=True)[0].detach().flatten(1)
         for index in range(flat.shape[1])
     ]
-    return torch.stack(rows, 1).double().cpu()
+    return torch.stack(rows, 1).double()
 
 
 def moved(run: Run, start: int, stop: int, radius: float) -> Tensor:
