@@ -28,7 +28,6 @@ from lisse.instruments.contraction.rows import (
 from lisse.maths.corruption import CORRUPTIONS
 from lisse.networks.attention import AttentionSite
 from lisse.profile import Chart, Headline, Line, Panel, Part, Quantity, Row
-from lisse.recording import parse_bytes
 from lisse.run import Instrument, Run, level_option, option
 from lisse.run.rows import LEAST_SAMPLES
 from lisse.taps import Tap
@@ -513,7 +512,7 @@ class Contraction(Instrument):
 
     def _at_once(self, run: Run, sites: Sequence[AttentionSite]) -> int:
         """As many pairs at a time as fit the run's memory."""
-        return max(1, min(run.batch, parse_bytes(run.memory) // self._pair_bytes(run, sites)))
+        return max(1, min(run.batch, run.device_memory // self._pair_bytes(run, sites)))
 
     def _pair_bytes(self, run: Run, sites: Sequence[AttentionSite]) -> int:
         """What a pair holds: the first side's tokens everywhere, and those of the second where it is.
@@ -525,12 +524,12 @@ class Contraction(Instrument):
         if run.device.type == "cpu":
             return 12 * sum(tap.numel for tap in taps)
         tokens, width, heads = (max(sizes) for sizes in zip(*map(_sizes, sites), strict=True))
-        held = sum(tap.numel * tap.dtype.itemsize for tap in taps)
-        return held + 4 * heads * tokens**2 + 8 * 6 * tokens * width
+        streams = sum(tap.numel * tap.dtype.itemsize for tap in taps)
+        return streams + 4 * heads * tokens**2 + 8 * 6 * tokens * width
 
     def _points_at_once(self, run: Run, sites: Sequence[AttentionSite]) -> int:
         largest = max(site.entry.numel for site in sites)
-        return max(1, min(8, run.batch, parse_bytes(run.memory) // (4 * (2 * self.max_iter + 40) * largest)))
+        return max(1, min(8, run.batch, run.device_memory // (4 * (2 * self.max_iter + 40) * largest)))
 
     def _points(self, plan: Distances, forms: list[AttentionForm], n: int) -> dict[str, Tensor]:
         """Local constants at the first few pairs."""

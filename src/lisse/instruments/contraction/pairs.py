@@ -141,7 +141,7 @@ class Metric:
     def by_head(self, xs: Sequence[Tensor], ys: Sequence[Tensor], count: int) -> Tensor:
         """Distances of each of ``count`` heads' part of the features, all in one batch: ``[b, M]``."""
         if xs[0].is_cuda and not math.isinf(self.p):
-            (x, n), (y, m) = padded(xs), padded(ys)
+            (x, n), (y, m) = joined_sets(xs), joined_sets(ys)
             powers = device_powers(x, y, p=self.p, ground=self.ground, heads=count, x_sizes=n, y_sizes=m)
             return powers ** (1 / self.p)
         parts = ([part for tokens in side for part in tokens.unflatten(1, (count, -1)).unbind(1)] for side in (xs, ys))
@@ -164,7 +164,7 @@ class Metric:
         """Twice the largest distance of a token from the mean of a pair: no two measures on them are further apart."""
         diameters = []
         for x, y in zip(_groups(xs), _groups(ys), strict=True):
-            parts = [(values.double(), _mask(values, sizes)) for values, sizes in (padded(x), padded(y))]
+            parts = [(values.double(), _mask(values, sizes)) for values, sizes in (joined_sets(x), joined_sets(y))]
             (u, valid_u), (v, valid_v) = parts
             mean = (u.sum(1) + v.sum(1)) / (valid_u.sum(1) + valid_v.sum(1))[:, None]  # what pads is zero
             far = [self.apart(values, mean[:, None]).where(valid, 0.0).amax(1) for values, valid in parts]
@@ -177,7 +177,7 @@ def _groups(tokens: Sequence[Tensor]) -> list[Sequence[Tensor]]:
     return [tokens] if tokens[0].is_cuda else [[points] for points in tokens]
 
 
-def padded(tokens: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+def joined_sets(tokens: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
     """Sets of points as one ``[b, n, d]``, zeros behind the shorter ones, and their sizes."""
     sizes = [len(points) for points in tokens]
     if len(tokens) == 1:
@@ -207,8 +207,8 @@ def tokens_of(
         values = values.clone()
         tokens = list(values.unbind())
     else:
-        places = [rows.nonzero()[:, 0] for rows in valid]
-        tokens = [value[rows.to(value.device)] for value, rows in zip(values, places, strict=True)]
+        indices = [rows.nonzero()[:, 0] for rows in valid]
+        tokens = [value[rows.to(value.device)] for value, rows in zip(values, indices, strict=True)]
         values = torch.cat(tokens)
     reason = f"Contraction: activations at {layer} must be finite, got NaN or infinity there."
     flag = finiteness(values), reason + overflow_advice(activation)
@@ -366,7 +366,7 @@ def _one_tensor(a: Tensor, b: Tensor) -> bool:
 
 
 def _radii(tokens: Sequence[Tensor]) -> Tensor:
-    norms = [torch.linalg.vector_norm(padded(part)[0].double(), dim=-1).amax(1) for part in _groups(tokens)]
+    norms = [torch.linalg.vector_norm(joined_sets(part)[0].double(), dim=-1).amax(1) for part in _groups(tokens)]
     return torch.cat(norms)  # what pads is no longer than any token
 
 

@@ -109,17 +109,17 @@ def _by_device(left: Sequence[Measure], right: Sequence[Measure], p: float, grou
     kind, device = torch.promote_types(left[0].points.dtype, right[0].points.dtype), left[0].points.device
     values = torch.empty(len(left), dtype=kind, device=device)
     for dim in dict.fromkeys(mu.dim for mu in left):
-        chosen = [k for k, mu in enumerate(left) if mu.dim == dim]
+        indices = [k for k, mu in enumerate(left) if mu.dim == dim]
         x, y = (
-            torch.nn.utils.rnn.pad_sequence([side[k].points.detach().to(device) for k in chosen], batch_first=True)
+            torch.nn.utils.rnn.pad_sequence([side[k].points.detach().to(device) for k in indices], batch_first=True)
             for side in (left, right)
         )
-        sizes = [[len(side[k]) for k in chosen] for side in (left, right)]
+        sizes = [[len(side[k]) for k in indices] for side in (left, right)]
         powers = device_powers(x, y, p=p, ground=ground, x_sizes=sizes[0], y_sizes=sizes[1])[:, 0]
         roots = (powers ** (1 / p)).to(kind)
-        if len(chosen) == len(left):
+        if len(indices) == len(left):
             return roots
-        values[torch.tensor(chosen, device=device)] = roots
+        values[torch.tensor(indices, device=device)] = roots
     return values
 
 
@@ -129,7 +129,7 @@ def _compilable(mu: Measure, nu: Measure, dim: int) -> bool:
 
 
 def _joined(side: Sequence[Measure], mask: Sequence[bool], batch: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
-    """The chosen sets' points one after another ``[t, d]``, and where each begins and the last ends."""
+    """The indices sets' points one after another ``[t, d]``, and where each begins and the last ends."""
     measures = list(itertools.compress(side, mask))
     if batch is not None and all(mask):  # nothing is copied
         points = _array(batch).reshape(-1, batch.shape[-1])

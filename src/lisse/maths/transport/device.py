@@ -61,7 +61,7 @@ def device_costs(x: Tensor, y: Tensor, *, ground: float, heads: int = 1) -> Tens
     costs = torch.empty(pairs, n, m, dtype=kind, device=x.device)
     tiles = (-(-n // _TILE), -(-m // _TILE))
     with torch.cuda.device(x.device):
-        kernels.ground_costs[(tiles[0] * tiles[1], pairs)](
+        kernels.tile_costs[(tiles[0] * tiles[1], pairs)](
             left, right, costs, n, m, d, tiles[1], SQUARED=ground == 2, WIDE=wide, CHUNK=_CHUNK, TILE=_TILE,
             num_warps=_WARPS,
         )  # fmt: skip
@@ -71,20 +71,20 @@ def device_costs(x: Tensor, y: Tensor, *, ground: float, heads: int = 1) -> Tens
 def _solved(costs: Tensor, sizes: Sequence[tuple[int, int]], *, metric: bool) -> Tensor:
     """The optimal mean costs ``[b]`` of the corners of these sizes."""
     kernels = loops(_KERNELS) if costs.is_cuda else None
-    ours = [kernels is not None and n == m <= _WIDEST for n, m in sizes]
+    squares = [kernels is not None and n == m <= _WIDEST for n, m in sizes]
     powers = torch.empty(len(costs), dtype=torch.float64, device=costs.device)
-    if kernels is not None and any(ours):
+    if kernels is not None and any(squares):
         block = max(32, 1 << (min(costs.shape[1:]) - 1).bit_length())
-        if all(ours) and len(set(sizes)) == 1:
+        if all(squares) and len(set(sizes)) == 1:
             counts = torch.full((len(costs),), sizes[0][0], dtype=torch.int32, device=costs.device)
         else:  # of none where the CPU solves it
-            host = [n if own else 0 for (n, _), own in zip(sizes, ours, strict=True)]
+            host = [n if square else 0 for (n, _), square in zip(sizes, squares, strict=True)]
             counts = torch.tensor(host, dtype=torch.int32).to(costs.device)
         with torch.cuda.device(costs.device):
             kernels.assignment_costs[(len(costs),)](
                 costs, counts, powers, costs.shape[1], costs.shape[2], BLOCK=block, num_warps=max(1, block // 256)
             )
-    far = [k for k, own in enumerate(ours) if not own]
+    far = [k for k, square in enumerate(squares) if not square]
     if far:
         tables = (costs if len(far) == len(costs) else costs[torch.tensor(far, device=costs.device)]).double().cpu()
         solved = _solved_here(tables.numpy(), [sizes[k] for k in far], metric)

@@ -18,7 +18,7 @@ except ImportError as error:
 
 
 @triton.jit
-def ground_costs(  # type: ignore[no-untyped-def]
+def tile_costs(  # type: ignore[no-untyped-def]
     x, y, out, n, m, d, across, SQUARED: tl.constexpr, WIDE: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr
 ):
     """``out`` ``[b, n, m]``: distances by sums of absolute or squared differences of x ``[b, d, n]``, y ``[b, d, m]``.
@@ -83,12 +83,12 @@ def assignment_costs(costs, sizes, out, side, width, BLOCK: tl.constexpr):  # ty
             row = tl.load(base + i * width + index, mask=inside, other=far_away).to(tl.float64) - v
             low = tl.min(row, 0)
             j = tl.min(tl.where(row == low, index, BLOCK), 0)
-            others = tl.where(index == j, far_away, row)
-            second = tl.min(others, 0)
+            dearer = tl.where(index == j, far_away, row)
+            second = tl.min(dearer, 0)
             gap = tl.where(second < far_away, second - low, 0.0)
             v = tl.where(index == j, v - gap, v)
             holder = tl.max(tl.where(index == j, row_of, -1), 0)
-            other = tl.min(tl.where(others == second, index, j), 0)
+            other = tl.min(tl.where(dearer == second, index, j), 0)
             j = tl.where((gap <= 0.0) & (holder >= 0), other, j)  # as cheap
             holder = tl.max(tl.where(index == j, row_of, -1), 0)
             row_of = tl.where(index == j, i, row_of)
@@ -113,11 +113,11 @@ def assignment_costs(costs, sizes, out, side, width, BLOCK: tl.constexpr):  # ty
                 if pick < BLOCK:
                     end = pick
                 else:
-                    here = index == pick - BLOCK
-                    waiting = waiting & (here == 0)
-                    i = tl.max(tl.where(here, row_of, 0), 0)
+                    scanned = index == pick - BLOCK
+                    waiting = waiting & (scanned == 0)
+                    i = tl.max(tl.where(scanned, row_of, 0), 0)
                     row = tl.load(base + i * width + index, mask=inside, other=far_away).to(tl.float64) - v
-                    far = row - tl.sum(tl.where(here, row, 0.0), 0) + reach
+                    far = row - tl.sum(tl.where(scanned, row, 0.0), 0) + reach
                     nearer = waiting & (far < near)
                     near = tl.where(nearer, far, near)
                     before = tl.where(nearer, i, before)
@@ -126,9 +126,9 @@ def assignment_costs(costs, sizes, out, side, width, BLOCK: tl.constexpr):  # ty
             while (end >= 0) & (steps <= n):
                 steps += 1
                 i = tl.max(tl.where(index == end, before, -1), 0)
-                held = tl.max(tl.where(row_of == i, index, -1), 0)
+                former = tl.max(tl.where(row_of == i, index, -1), 0)
                 row_of = tl.where(index == end, i, row_of)
-                end = tl.where(i == root, -1, held)
+                end = tl.where(i == root, -1, former)
     cells = tl.load(base + row_of * width + index, mask=inside & (row_of >= 0), other=0.0).to(tl.float64)
     complete = tl.min(tl.where(inside, row_of, 0), 0) >= 0
     tl.store(out + pair, tl.where(complete, tl.sum(cells, 0) / n, float("nan")))
