@@ -249,6 +249,27 @@ def test_noise_is_that_of_another_batch_size_however_few_samples_there_are(n, si
     assert (words, twin.piece_size) == (f"{size} samples at a time", size)
 
 
+def test_another_engines_kernels_are_noise():
+    class Kernels(nn.Conv2d):  # of PyTorch itself, which add up in another order than oneDNN's
+        def forward(self, x):
+            torch.backends.mkldnn.enabled = False
+            try:
+                return super().forward(x)
+            finally:
+                torch.backends.mkldnn.enabled = True
+
+    a = zoo.build("resnet20").eval()
+    b = copy.deepcopy(a)
+    for module in b.modules():
+        if isinstance(module, nn.Conv2d):
+            module.__class__ = Kernels
+    images = torch.rand(24, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    profile = lisse.drift(a, b, images, instrument=QUICK)
+    assert torch.backends.mkldnn.enabled
+    assert value(profile, "drift", "stem") > 0
+    assert "does not part" in profile.notes[0]
+
+
 def test_a_little_more_rounding_than_a_has_is_no_news(monkeypatch):
     from lisse.instruments import drift as module
 

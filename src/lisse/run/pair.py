@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from lisse.networks.answers import answer_of
 from lisse.networks.recorded import Recorded
@@ -61,6 +62,7 @@ class RunPair:
     forwards: dict[str, int] = field(default_factory=lambda: {"a": 0, "b": 0, "patched": 0})
     twins: list[RunPair] = field(default_factory=list)  # that noise was measured by
     piece_size: int | None = None  # samples of a forward of B, where that is not the batch: what noise is measured by
+    kernels: bool = False  # whether B's convolutions are by other kernels, which is noise too
 
     def __post_init__(self) -> None:
         if len(self.a) != len(self.b):
@@ -140,6 +142,8 @@ class RunPair:
         with ExitStack() as stack:
             stack.enter_context(still(run.model, statistics=run.statistics, seed=run.seed))
             stack.enter_context(tapped(run.model, dict.fromkeys(taps), lambda tap, value: on(tap, value, offset)))
+            if side == "b" and self.kernels:
+                stack.enter_context(_other_kernels())
             for batch in run.data.batches(size, start=start, stop=stop, device=run.device):
                 answers.append(_answers(run.forward(batch.inputs, batch.start), batch.size))
                 offset += batch.size
@@ -162,10 +166,11 @@ class RunPair:
     # -- noise ---------------------------------------------------------------------------------------------------------
 
     def noises(self, n: int) -> Iterator[tuple[str, RunPair]]:
-        """The live network (A, where both are) beside itself: under another batch size, and in another precision.
+        """The live network (A, where both are) beside itself: otherwise computed, and in another precision; with words.
 
-        A third of a batch, where ``n`` samples are looked at. The precision is that of the other side where the two
-        differ, and else one with more digits. With words for it.
+        A third of a batch, where ``n`` samples are looked at; where it convolves in float32 by PyTorch's own kernels,
+        which add up in another order than those of oneDNN and cuDNN; and in the precision of the other side where the
+        two differ, or else in one with more digits.
         """
         side: PairSide = "a" if self.is_live("a") else "b"
         if not self.is_live(side):
@@ -177,6 +182,10 @@ class RunPair:
         if run.statistics == "running":
             self.twins.append(RunPair(run, run, names, layers, piece_size=size))
             yield f"{size} samples at a time", self.twins[-1]
+        # What rounding to 16 bits does is more than what an order of sums does. Their error depends on the batch.
+        if dtype_of(run.model).itemsize > 2 and any(isinstance(part, _ConvNd) for part in run.model.modules()):
+            self.twins.append(RunPair(run, run, names, layers, kernels=True))
+            yield "by other kernels", self.twins[-1]
         precision, opposite = dtype_of(run.model), recorded_dtype(other)
         dtype = opposite if opposite != precision else _FINER.get(precision, precision)
         if dtype == precision:
@@ -211,6 +220,19 @@ class RunPair:
     def say(self, text: str, **options: Any) -> None:
         """Say something a person should read."""
         self.b.say("pair", text, **options)
+
+
+@contextmanager
+def _other_kernels() -> Iterator[None]:
+    backends: Any = (torch.backends.mkldnn, torch.backends.cudnn)
+    enabled = [backend.enabled for backend in backends]
+    try:
+        for backend in backends:
+            backend.enabled = False
+        yield
+    finally:
+        for backend, before in zip(backends, enabled, strict=True):
+            backend.enabled = before
 
 
 _FINER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}

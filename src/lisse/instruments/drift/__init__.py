@@ -159,8 +159,8 @@ class Drift(Instrument):
     )  # fmt: skip
 
     def seconds(self, per_sample: float, layers: int, n: int) -> float:
-        """Three forwards of each sample, six of each for noise, and two per layer that parts."""
-        return per_sample * (3 * min(self.samples, n) + 6 * min(self.noise, n) + 2 * layers * min(self.swaps, n))
+        """Three forwards of each sample, nine of each for noise, and two per layer that parts."""
+        return per_sample * (3 * min(self.samples, n) + 9 * min(self.noise, n) + 2 * layers * min(self.swaps, n))
 
     def fits_pair(self, pair: RunPair) -> str | None:
         """Most blocks of one must stand for blocks of the other, of the same shapes, and both read the same."""
@@ -258,8 +258,8 @@ class Drift(Instrument):
                 values = values.nan_to_num(0.0, posinf=0.0)
                 floors[key] = torch.maximum(floors[key], values) if key in floors else values
         if kinds:
-            names = " and ".join(words for words, _ in kinds)
-            notes.append(f"Noise is that of {kinds[0][1].names[0]} against itself, {names}.")
+            names = ", ".join(words for words, _ in kinds)
+            notes.append(f"Noise is that of {kinds[0][1].names[0]} against itself: {names}.")
         else:
             notes.append("Noise was not measured: the least that the precision can tell stands for it.")
         return floors, kinds
