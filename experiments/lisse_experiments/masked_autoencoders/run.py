@@ -16,9 +16,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from lisse.data import Dataset, load_data
 from lisse.instruments import Propagation
@@ -26,7 +27,7 @@ from lisse.models import load_model
 from lisse.profile import Profile
 from lisse.run import measure
 from lisse_experiments.form import About, Outcome, Task
-from lisse_experiments.masked_autoencoders import networks, tables
+from lisse_experiments.masked_autoencoders import grids, networks, tables
 from lisse_experiments.masked_autoencoders.networks import Network
 from lisse_experiments.masked_autoencoders.pretrain import Work, pretrained
 
@@ -46,13 +47,20 @@ ABOUT = About(
 
 @dataclass(frozen=True)
 class Settings:
-    """What differs between the scales."""
+    """What differs between the scales: ``few`` images are taken to other grids, ``painted`` are painted by all ways."""
 
     data: str
     networks: tuple[Network, ...]
     propagation: Propagation
     precision: str | None
     batch: int
+    few: int
+    painted: int
+
+
+def _floats(data: Dataset, device: str) -> Tensor:
+    images = cast("Tensor", data.inputs).to(device)
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
 
 
 def settings(scale: str, device: str = "cpu") -> Settings:
@@ -60,9 +68,9 @@ def settings(scale: str, device: str = "cpu") -> Settings:
     if scale == "paper":
         precision = "bf16-mixed" if device.startswith("cuda") else None
         look = Propagation(samples=500, kernels=64, lemma=16, sides=(4, 6, 8, 12, 16), ablation=True)
-        return Settings("cifar10", networks.paper(), look, precision, 100)
+        return Settings("cifar10", networks.paper(), look, precision, 100, few=100, painted=1000)
     look = Propagation(samples=48, kernels=8, lemma=8, sides=(4, 6, 8), ablation=True)
-    return Settings("digits", networks.small(), look, None, 64)
+    return Settings("digits", networks.small(), look, None, 64, few=24, painted=100)
 
 
 def run(task: Task) -> Outcome:
@@ -87,11 +95,24 @@ def run(task: Task) -> Outcome:
     )  # fmt: skip
     results = pretrained(work, task.progress)
     profiles = {name: _profile(name, model, plan, task, test) for name, model in _models(work, plan).items()}
+    inside = {
+        name: grids.on_grids(
+            load_model(str(work.out / f"{name}.safetensors"), device=work.device), _floats(data, work.device)[:64],
+            _floats(test, work.device)[: plan.painted], plan.propagation.sides, few=plan.few, seed=task.seed,
+        )
+        for name in (networks.FIRST, networks.LONG)
+        if name in results
+    }  # fmt: skip
     files = figures.draw(profiles, work, results, task.out)
     without = operators(task)
+    labels = {name: label for name, (label, _, _) in networks.LABELS.items()}
     return Outcome(
-        (*tables.findings(results, profiles), *without.findings),
-        (*tables.claims(results, profiles), *without.claims),
+        (*tables.findings(results, profiles), *grids.grid_findings(inside, labels, task.seed), *without.findings),
+        (
+            *tables.claims(results, profiles),
+            *grids.grid_claims(inside[networks.FIRST], task.seed),
+            *without.claims,
+        ),
         (*files, *without.files),
         (*tables.notes(results), *without.notes),
     )

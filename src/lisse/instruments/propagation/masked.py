@@ -162,9 +162,9 @@ def check_positions(stage: Stage) -> None:
 
 def residuals_at(run: Run, stage: Stage, side: int, count: int) -> dict[str, Tensor]:
     """Mean residuals of Lemma 6.1 over ``count`` images at another size: ``[layers, constructions]``."""
-    network = _with_side(_network(stage), side)
+    network = with_side(_network(stage), side)
     (batch,) = run.data.batches(count, stop=count, device=run.device)
-    images = _resized(prepared(run.model, batch.inputs), network.size)
+    images = resized(prepared(run.model, batch.inputs), network.size)
     noise = run.draw(f"propagation side {side}", 0, count, (side * side,), law="uniform")
     decoder, hidden = MaskedDecoder(network).eval(), hidden_patches(network, noise)
     entries: dict[Tap, Tensor] = {}
@@ -186,7 +186,7 @@ def _network(stage: Stage) -> MaskedAutoencoder:
     return stage.network
 
 
-def _with_side(network: MaskedAutoencoder, side: int) -> MaskedAutoencoder:
+def with_side(network: MaskedAutoencoder, side: int) -> MaskedAutoencoder:
     """The same weights on another grid of patches; the sine-cosine positions are those of that grid."""
     attention: Any = network.blocks[0].attn
     decoding: Any = network.decoder_blocks[0].attn
@@ -206,6 +206,6 @@ def _with_side(network: MaskedAutoencoder, side: int) -> MaskedAutoencoder:
     return other.to(weight.device, weight.dtype).eval()
 
 
-def _resized(images: Tensor, size: int) -> Tensor:
+def resized(images: Tensor, size: int) -> Tensor:
     """Images at another size, bilinear with antialiasing."""
     return nn.functional.interpolate(images, (size, size), mode="bilinear", antialias=True, align_corners=False)
