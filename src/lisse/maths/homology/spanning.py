@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from lisse.maths.given import Values
+from lisse.maths.machine_code import loops
 
 from .metric import Squares, as_cloud, as_distances, as_points, check_either, pair_lengths, squares
 
 _GIGABYTE = 2**30
+_LOOPS = "lisse.maths.homology.loops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,17 @@ def _tree(first: Tensor, second: Tensor, lengths: Tensor) -> SpanningTree:
 
 
 def _prim(matrix: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Prim's algorithm on a full matrix; the parent of each vertex is found afterwards, by value."""
+    """Prim's algorithm on a full matrix: vertices in the order in which they join vertex 0, and which they join.
+
+    Where several are as near, the first. Without numba (``lisse[fast]``) the parent is found afterwards, by value: the
+    same edges, in some six times the time.
+    """
     n = len(matrix)
+    compiled = loops(_LOOPS)
+    if compiled is not None:
+        order, parent = np.empty(n - 1, dtype=np.int64), np.empty(n - 1, dtype=np.int64)
+        compiled.prim(np.ascontiguousarray(matrix), order, parent)
+        return torch.from_numpy(order), torch.from_numpy(parent)
     nearest = matrix[0].copy()
     outside = np.zeros(n)
     outside[0] = np.inf
