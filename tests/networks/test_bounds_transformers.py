@@ -1,5 +1,6 @@
 """Bounds of Transformers of today: what is read of their layers is what they do, and nothing they do exceeds them."""
 
+import copy
 import math
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 
 from lisse.maths.jacobian import worst_token_stretch
 from lisse.networks import zoo
-from lisse.networks.bounds import of_module
+from lisse.networks.bounds import layer_bounds, of_module
 from lisse.networks.bounds.blocks import residual_sums, stack_of
 from lisse.networks.bounds.tokens import norm_parts, token_attention
 
@@ -245,6 +246,17 @@ def test_what_is_no_map_of_measures_is_refused_there():
     part.config.rope_parameters = {"rope_type": "yarn", "factor": 4.0}
     with pytest.raises(TypeError, match="must be isometries, got rope_type 'yarn'"):
         of_module(part, radius=1.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["bert", "llama", "qwen3"])
+def test_bounds_of_a_model_on_a_gpu_are_those_of_the_cpu(name):
+    network = model(name)
+    here, there = (layer_bounds(part, IDS.repeat(3, 1)) for part in (network, copy.deepcopy(network).cuda()))
+    for a, b in zip(here, there, strict=True):
+        assert (a.name, a.reason) == (b.name, b.reason)
+        if a.bound is not None:
+            assert b.bound.log10 == pytest.approx(a.bound.log10, abs=1e-4)
 
 
 def test_positions_tokens_and_means_in_the_worst_token_metric():

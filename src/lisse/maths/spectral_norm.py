@@ -14,7 +14,7 @@ from lisse.maths.given import all_finite, check_least
 ROUNDING = 2.0**-53
 _RAISE = 10.0
 _FEW = 8  # first steps of every matrix, and how many of the largest go on
-_SMALL = 256  # sides up to which a batch is bounded at once
+_SMALL = 128  # sides up to which a batch is bounded at once
 
 
 class NormInterval(NamedTuple):
