@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lisse.maths.transport import Measure, wasserstein, wasserstein_infinity
+from lisse.maths.transport import Measure, exact, wasserstein, wasserstein_infinity
 
 
 def points(n, d, seed):
@@ -49,6 +49,16 @@ def test_it_is_the_best_of_all_permutations_of_repeated_tokens(ground):
         costs = torch.cdist(x.repeat_interleave(total // n, 0), y.repeat_interleave(total // m, 0), p=ground)
         best = min(float(costs[range(total), list(order)].max()) for order in itertools.permutations(range(total)))
         assert float(wasserstein_infinity(x, y, ground=ground)) == pytest.approx(best, rel=1e-12)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 12), st.integers(0, 10**6), st.sampled_from([2, 5, 10**6]))
+def test_paths_and_bisection_agree(n, seed, levels):
+    costs = np.random.default_rng(seed).integers(0, levels, (n, n)).astype(float)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "loops", lambda _: None)
+        expected = exact.bottleneck(costs)
+    assert exact.bottleneck(costs) == expected
 
 
 def test_below_it_no_linear_programme_carries_the_mass():

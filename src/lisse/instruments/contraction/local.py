@@ -7,17 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lisse.instruments.contraction.pairs import Metric, Pairs, Side
-from lisse.maths.bounds import lookup_norm
 from lisse.maths.bounds.bound import Bound, log_sum
 from lisse.maths.bounds.near import Ground, HeadTerms
 from lisse.maths.fetching import fetched
 from lisse.maths.jacobian import jacobian_norm
-from lisse.maths.transport import wasserstein_infinity
+from lisse.maths.machine_code import in_turn
+from lisse.maths.spectral_norm import gram_bound
+from lisse.maths.transport.device import device_costs
+from lisse.maths.transport.exact import bottleneck
+from lisse.maths.transport.solvers import ground_distances
 from lisse.networks.attention import (
     AttentionSite,
     AttentionWeights,
@@ -150,7 +154,6 @@ class LocalConstants:
         """
         sides = self.pairs.sides(start, stop)
         numbers, clean = self._jacobians(sides[0], start)
-        clean = {tap: values.cpu() for tap, values in clean.items()}
         counterpart = self.pairs.read(
             sides[1],
             [
@@ -160,21 +163,36 @@ class LocalConstants:
                 if tap is not None
             ],
         )
-        counterpart = {tap: values.cpu() for tap, values in counterpart.items()}
+        levels: list[Tensor] = []
         for index, form in enumerate(self.forms):
+            site = self.sites[index]
+            weights = site.weights_on(clean[site.entry].device) if form.mode is not None else None
             if not form.cross:
-                numbers |= self._worst(index, sides, clean, counterpart)
-            if form.mode is None:
+                levels += self._worst(index, sides, clean, counterpart)
+            if weights is None:
                 continue
             if form.cross:
                 numbers |= self._keys(index, sides, clean, counterpart, start)
             else:
-                numbers |= self._tokens(index, sides, clean, counterpart)
+                numbers |= self._worst_hull(index, weights, sides, clean, counterpart)
+                numbers |= self._tokens(index, weights, sides, clean, counterpart)
             self.pairs.run.tell("contraction: local", index + 1, len(self.sites), "layers")
+        numbers = fetched(numbers)
+        alone = [index for index, form in enumerate(self.forms) if not form.cross]
+        for index, ends in zip(alone, _bottlenecks(levels).reshape(len(alone), stop - start, 2), strict=True):
+            near, far = ends.unbind(1)
+            numbers[f"worst/{index}"] = (far / near).where(near > 0, math.nan)
+            if f"worst_hull/{index}" in numbers:
+                numbers[f"worst_hull/{index}"] = numbers[f"worst_hull/{index}"].where(near > 0, math.nan)
         return numbers
 
     def _tokens(
-        self, index: int, sides: tuple[Side, Side], clean: Mapping[Tap, Tensor], counterpart: Mapping[Tap, Tensor]
+        self,
+        index: int,
+        weights: AttentionWeights,
+        sides: tuple[Side, Side],
+        clean: Mapping[Tap, Tensor],
+        counterpart: Mapping[Tap, Tensor],
     ) -> dict[str, Tensor]:
         """Bounds of self-attention at and between the tokens of each pair."""
         site, form = self.sites[index], self.forms[index]
@@ -183,64 +201,72 @@ class LocalConstants:
         if form.rows is not None:
             rows = clean[form.rows].double()
         else:
-            rows, _, _ = attended(site.weights, x, x, masked(valid, x.shape[1], causal=form.mode == "causal"))
+            rows, _, _ = attended(weights, x, x, masked(valid.to(x.device), x.shape[1], causal=form.mode == "causal"))
         ground = self.metric.ground
         norms: set[Ground] = {ground, 2}
-        sizes = {norm: head_sizes(site.weights, norm) for norm in norms}
-        near: dict[int, list[float]] = {norm: [] for norm in sizes}
+        sizes = {norm: torch.tensor(head_sizes(weights, norm), dtype=torch.float64, device=x.device) for norm in norms}
+        near: dict[int, list[Tensor]] = {norm: [] for norm in sizes}
         hull = []
         for k, keep in enumerate(valid):
-            tokens = points = x[k][keep].double()
-            p = rows[k][:, keep][:, :, keep]
+            tokens = points = _valid(x[k], keep).double()
+            p = _valid(_valid(rows[k], keep, 1), keep, 2)
             p = p / p.sum(-1, keepdim=True)  # float32 rows sum to 1 to seven digits
             if form.mode == "full":
                 y = counterpart[site.entry][k]
-                points = torch.cat([tokens, y[sides[1].valid(site.entry, len(y))[k]].double()])
-            terms = head_terms(site.weights, points, points, sizes[ground], ground)
+                points = torch.cat([tokens, _valid(y, sides[1].valid(site.entry, len(y))[k]).double()])
+            terms = head_terms(weights, points, points, sizes[ground], ground)
             if form.mode == "full":
-                hull.append(log10_sum([head.on_hull(self.metric.p) for head in terms]))
+                hull.append(_log10_sum(terms.hull_log(self.metric.p)))
             for norm, size in sizes.items():
-                heads = [_first_tokens(head, len(tokens), size[h], norm) for h, head in enumerate(terms)]
-                near[norm].append(log10_sum([head.near(p[h]) for h, head in enumerate(heads)]))
+                near[norm].append(_log10_sum(_first_tokens(terms, len(tokens), size, norm).near_log(p)))
         numbers = {"near": near[2], "near_tokens": near[ground]} | ({"hull": hull} if hull else {})
-        return {f"{name}/{index}": torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()}
+        return {f"{name}/{index}": torch.stack(values) for name, values in numbers.items()}
 
     def _worst(
         self, index: int, sides: tuple[Side, Side], clean: Mapping[Tap, Tensor], counterpart: Mapping[Tap, Tensor]
-    ) -> dict[str, Tensor]:
-        """Stretch of the worst token (W_∞, ℓ2) of each pair, and its bound on the hull of that pair's tokens.
+    ) -> list[Tensor]:
+        """Of each pair what W_∞ in ℓ2 is taken of, at the entry and at the output: costs, or a number alone.
 
         Where order matters both sides are sequences, compared place by place if their tokens lie at the same places.
         """
         site, form = self.sites[index], self.forms[index]
-        stretches, bounds = list[float](), list[float]()
+        levels = []
         valid = [side.valid(site.entry, values[site.entry].shape[1]) for side, values in
                  zip(sides, (clean, counterpart), strict=True)]  # fmt: skip
-        weights = site.weights if form.mode is not None else None
-        if weights is not None:
-            values, _, _, out = weights.norms()
-            alone = replace(weights, out=torch.eye(weights.out.shape[1], dtype=torch.float64))
-            sizes = head_sizes(weights, 2)
         for k, keeps in enumerate(zip(*valid, strict=True)):
-            before, after = (
-                [side[tap][k][keep].double() for side, keep in zip((clean, counterpart), keeps, strict=True)]
-                for tap in (site.entry, site.out)
-            )
-            comparable = form.mode == "full" or torch.equal(*keeps)
-            apart = wasserstein_infinity if form.mode == "full" else _place_by_place
-            near = float(apart(*before)) if comparable else 0.0
-            stretches.append(float(apart(*after)) / near if near > 0 else math.nan)
-            if weights is not None:
-                points = torch.cat(before)
-                shares = [head.on_hull(math.inf) for head in head_terms(weights, points, points, sizes, 2)]
-                heads = [head.on_hull(math.inf) for head in head_terms(alone, points, points, values, 2)]
-                # Heads add up; or they lie side by side, in squares, before the output map.
-                side_by_side = (
-                    math.log10(max(out, 1e-300)) + 0.5 * log_sum(*(2 * _LN10 * head.log10 for head in heads)) / _LN10
-                )
-                bounds.append(min(log10_sum(shares), side_by_side) if near > 0 else math.nan)
-        numbers = {"worst": stretches} | ({"worst_hull": bounds} if bounds else {})
-        return {f"{name}/{index}": torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()}
+            for tap in (site.entry, site.out):
+                x, y = (_valid(side[tap][k], keep).double()
+                        for side, keep in zip((clean, counterpart), keeps, strict=True))  # fmt: skip
+                if form.mode == "full":
+                    levels.append(_costs(x, y))
+                else:
+                    levels.append(_place_by_place(x, y) if torch.equal(*keeps) else x.new_zeros(()))
+        return levels
+
+    def _worst_hull(
+        self,
+        index: int,
+        weights: AttentionWeights,
+        sides: tuple[Side, Side],
+        clean: Mapping[Tap, Tensor],
+        counterpart: Mapping[Tap, Tensor],
+    ) -> dict[str, Tensor]:
+        """The bound of the stretch of the worst token on the hull of each pair's tokens."""
+        tap = self.sites[index].entry
+        x, y = clean[tap], counterpart[tap]
+        lengths = weights.norms()
+        values, out = torch.tensor(lengths[0], dtype=torch.float64, device=x.device), lengths[3]
+        alone = replace(weights, out=torch.eye(weights.out.shape[1], dtype=torch.float64, device=x.device))
+        sizes = torch.tensor(head_sizes(weights, 2), dtype=torch.float64, device=x.device)
+        bounds = []
+        for k, keeps in enumerate(zip(sides[0].valid(tap, x.shape[1]), sides[1].valid(tap, y.shape[1]), strict=True)):
+            points = torch.cat([_valid(x[k], keeps[0]), _valid(y[k], keeps[1])]).double()
+            shares = head_terms(weights, points, points, sizes, 2).hull_log(math.inf)
+            heads = head_terms(alone, points, points, values, 2).hull_log(math.inf)
+            # Heads add up; or they lie side by side, in squares, before the output map.
+            side_by_side = math.log10(max(out, 1e-300)) + 0.5 * _log10_sum(2 * heads)
+            bounds.append(torch.minimum(_log10_sum(shares), side_by_side))
+        return {f"worst_hull/{index}": torch.stack(bounds)}
 
     def _keys(
         self, index: int, sides: tuple[Side, Side], clean: Mapping[Tap, Tensor], counterpart: Mapping[Tap, Tensor],
@@ -249,8 +275,10 @@ class LocalConstants:
         """Stretch of cross-attention in its keys, other ones and noisy ones, and its bounds."""
         site, ground = self.sites[index], self.metric.ground
         assert site.keys is not None
-        x, keys, moved_keys = clean[site.entry], clean[site.keys], counterpart[site.keys]
-        sizes = head_sizes(site.weights, ground)
+        x, keys, moved_keys = (
+            values[tap].cpu() for values, tap in ((clean, site.entry), (clean, site.keys), (counterpart, site.keys))
+        )
+        sizes = torch.tensor(head_sizes(site.weights, ground), dtype=torch.float64)
         draws = self.pairs.run.draw(f"contraction/noise/{site.name}", start, len(x), keys.shape[1:]).cpu().double()
         valid = sides[0].valid(site.entry, x.shape[1])
         valid_keys = sides[0].valid(site.entry, keys.shape[1], keys=True)
@@ -267,10 +295,10 @@ class LocalConstants:
                 apart = float(self.metric.between([a], [moved])[0])
                 far = float(self.metric.apart(output[0], moved_output[0]).max())
                 numbers[name].append(far / apart if apart > 0 else math.nan)
-            terms = head_terms(site.weights, queries[0], a, sizes, ground)
-            numbers["near"].append(log10_sum([head.keys_near(rows[0, h]) for h, head in enumerate(terms)]))
-            terms = head_terms(site.weights, queries[0], torch.cat([a, b, c]), sizes, ground)
-            numbers["hull"].append(log10_sum([head.keys_on_hull() for head in terms]))
+            terms = head_terms(site.weights, queries[0], a, sizes, ground).heads()
+            numbers["near"].append(_total([head.keys_near(rows[0, h]) for h, head in enumerate(terms)]))
+            terms = head_terms(site.weights, queries[0], torch.cat([a, b, c]), sizes, ground).heads()
+            numbers["hull"].append(_total([head.keys_on_hull() for head in terms]))
         return {f"keys/{name}/{index}": torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()}
 
     def _jacobians(self, side: Side, start: int) -> tuple[dict[str, Tensor], dict[Tap, Tensor]]:
@@ -322,25 +350,48 @@ class LocalConstants:
         return {f"jacobian/{index}": norm.value, f"jacobian/{index}/converged": norm.converged}
 
 
-def head_terms(
-    weights: AttentionWeights, queries: Tensor, keys: Tensor, sizes: Sequence[float], ground: Ground
-) -> list[HeadTerms]:
-    """The terms of every head together with its share of the output map: their bounds add up to the layer's."""
+def head_terms(weights: AttentionWeights, queries: Tensor, keys: Tensor, sizes: Tensor, ground: Ground) -> HeadTerms:
+    """The terms of all heads, each with its share of the output map: their bounds add up to the layer's."""
     q = weights.scale * (torch.einsum("nd,mhd->mnh", queries, weights.query) + weights.query_bias[:, None])
     k = torch.einsum("nd,mhd->mnh", keys, weights.key)
     outs = weights.out.unflatten(1, (len(q), -1)).transpose(0, 1)
     v = torch.einsum("nd,mhd->mnh", keys, weights.value) @ outs.transpose(1, 2)
     logits, pulls, slopes = q @ k.transpose(1, 2), weights.scale * (k @ weights.query), q @ weights.key
-    return [HeadTerms(*parts, sizes[h], ground) for h, parts in enumerate(zip(logits, v, pulls, slopes, strict=True))]
+    return HeadTerms(logits, v, pulls, slopes, sizes, ground)
+
+
+def _valid(values: Tensor, keep: Tensor, axis: int = 0) -> Tensor:
+    """The valid tokens along an axis; which they are is known on the CPU."""
+    return values if bool(keep.all()) else values.index_select(axis, keep.nonzero()[:, 0].to(values.device))
 
 
 def _place_by_place(x: Tensor, y: Tensor) -> Tensor:
     return (x - y).norm(dim=1).max()
 
 
-def _first_tokens(terms: HeadTerms, n: int, norm: float, ground: Ground) -> HeadTerms:
+def _costs(x: Tensor, y: Tensor) -> Tensor:
+    """Euclidean distances ``[n, m]``."""
+    if x.is_cuda:
+        return device_costs(x[None], y[None], ground=2)[0]
+    return torch.from_numpy(ground_distances(x.numpy(), y.numpy(), 2))
+
+
+def _bottlenecks(levels: Sequence[Tensor]) -> Tensor:
+    """W_∞ from each table of costs, by all threads; a number is that already."""
+    tables = list(fetched({str(index): level for index, level in enumerate(levels)}).values())
+    values = torch.empty(len(tables), dtype=torch.float64)
+
+    def solve(index: int) -> None:
+        table = tables[index].numpy()
+        values[index] = bottleneck(table) if table.ndim == 2 and np.isfinite(table).all() else float(table.max())
+
+    in_turn(solve, range(len(tables)), min(torch.get_num_threads(), len(tables)))
+    return values
+
+
+def _first_tokens(terms: HeadTerms, n: int, norm: Tensor, ground: Ground) -> HeadTerms:
     """The terms of the first n tokens, in another norm."""
-    parts = (terms.logits[:n, :n], terms.values[:n], terms.pulls[:n], terms.slopes[:n])
+    parts = (terms.logits[:, :n, :n], terms.values[:, :n], terms.pulls[:, :n], terms.slopes[:, :n])
     return HeadTerms(*parts, norm, ground)
 
 
@@ -348,11 +399,19 @@ def head_sizes(weights: AttentionWeights, ground: int) -> list[float]:
     """‖W^O_h V_h‖ of each head, in ℓ1 or ℓ2."""
     outs = weights.out.unflatten(1, (len(weights.value), -1)).transpose(0, 1)
     if ground == 1:
-        return [lookup_norm(o @ v, ground=1) for o, v in zip(outs, weights.value, strict=True)]
+        return (outs @ weights.value).abs().sum(-2).amax(-1).tolist()
     # The norm of o v is that of r v, with the small factor of o = Q r.
-    return [lookup_norm(torch.linalg.qr(o).R @ v, ground=2) for o, v in zip(outs, weights.value, strict=True)]
+    factors = torch.linalg.qr(outs, mode="r").R @ weights.value
+    if factors.is_cuda:  # whose singular values come matrix by matrix
+        return gram_bound(factors, iterations=32).tolist()
+    return torch.linalg.matrix_norm(factors, 2).tolist()
 
 
-def log10_sum(bounds: Sequence[Bound]) -> float:
+def _log10_sum(logarithms: Tensor) -> Tensor:
+    """The base-10 logarithm of a sum, from natural ones."""
+    return torch.logsumexp(logarithms, -1) / _LN10
+
+
+def _total(bounds: Sequence[Bound]) -> float:
     """The base-10 logarithm of a sum of bounds."""
-    return log_sum(*(bound.log10 * math.log(10) for bound in bounds)) / math.log(10)
+    return log_sum(*(bound.log10 * _LN10 for bound in bounds)) / _LN10

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 from lisse.maths.bounds.attention import lookup_norm
-from lisse.maths.bounds.bound import Bound, Hypothesis, bound, log, log_sum
+from lisse.maths.bounds.bound import Bound, Hypothesis, bound, log
 from lisse.maths.given import Values, floating
 from lisse.maths.markov.kernels import Bilinear
+from lisse.maths.spectral_norm import gram_bound
+from lisse.maths.transport.device import device_costs
 from lisse.maths.transport.solvers import ground_distances
 
 Ground = Literal[1, 2]
-_CHUNK = 1 << 20
+_CHUNK, _DEVICE_CHUNK = 1 << 20, 1 << 25  # numbers that exist at once
 
 
 def attention_on_hull(atoms: Values, potential: Bilinear, *, lookup: Values | None = None, ground: Ground = 1) -> Bound:
@@ -122,7 +124,7 @@ def keys_near(
 
 @dataclass(frozen=True)
 class HeadTerms:
-    r"""What the bounds near the data are made of, for one head: float64, on the CPU.
+    r"""What the bounds near the data are made of, for one head, or for several along axes in front: float64.
 
     ``logits`` ``[m, n]`` (less what is constant in the keys), ``values`` v ``[n, d_v]``, ``pulls`` z ``[n, d]``,
     ``slopes`` g ``[m, d']`` and ``norm``, that of W in the norm ``ground``; ``turn`` is :math:`\|M\|_2`. For those who
@@ -133,7 +135,7 @@ class HeadTerms:
     values: Tensor
     pulls: Tensor
     slopes: Tensor
-    norm: float
+    norm: float | Tensor
     ground: Ground = 1
     turn: float = math.nan  # ‖A‖, where the bound asks for it
 
@@ -146,28 +148,43 @@ class HeadTerms:
         pulls = potential.scale * (k @ potential.wq)
         return cls(q @ k.T, values, pulls, q @ potential.wk, lookup_norm(weight, ground=ground), ground)
 
+    def heads(self) -> list[HeadTerms]:
+        """Those of each head."""
+        sizes = torch.as_tensor(self.norm).expand(len(self.logits)).tolist()
+        parts = zip(self.logits, self.values, self.pulls, self.slopes, sizes, strict=True)
+        return [HeadTerms(*head, self.ground, self.turn) for head in parts]
+
     def on_hull(self, p: float = 1.0, count: int | None = None) -> Bound:
         """:func:`attention_on_hull`, and :func:`lisse.maths.bounds.attention_between`; queries are the keys."""
+        condition = Hypothesis("tokens lie in the hull" + ("" if math.isinf(p) else ", and no mask hides any"), True)
+        return bound(float(self.hull_log(p, count)), [condition])
+
+    def hull_log(self, p: float = 1.0, count: int | None = None) -> Tensor:
+        """Its natural logarithm, of each head."""
         width = _diameter(self.values, self.ground)
         if self.ground == 1:
-            moving = 0.5 * width * float((self.pulls.amax(0) - self.pulls.amin(0)).max())
+            moving = 0.5 * width * (self.pulls.amax(-2) - self.pulls.amin(-2)).amax(-1)
         else:
             moving = 0.25 * width * _diameter(self.pulls, 2)
-        reach = float((self.logits.amax(1) - self.logits.amin(1)).max())
-        steep = self.norm + float(self._steepness().max()) * width * spread_share(p, self.ground)
-        condition = Hypothesis("tokens lie in the hull" + ("" if math.isinf(p) else ", and no mask hides any"), True)
-        return bound(log_sum(log(moving), concentration(reach, count, p) + log(steep)), [condition])
+        reach = (self.logits.amax(-1) - self.logits.amin(-1)).amax(-1)
+        steep = self.norm + self._steepness().amax(-1) * width * spread_share(p, self.ground)
+        # As in :func:`concentration`.
+        over = reach if count is None else math.log(count) - torch.log1p((count - 1) * torch.exp(-reach))
+        logarithm = torch.logaddexp(moving.log(), over / p + steep.log())
+        return logarithm.nan_to_num(math.inf, math.inf, -math.inf)
 
     def within(self, rows: Tensor, eps: float) -> Bound:
         """:func:`lisse.maths.bounds.attention_worst_token` within ``eps`` of an input with the attention ``rows``."""
         v, z = self.values - self.values.mean(0), self.pulls - self.pulls.mean(0)
         steep = self._steepness()
-        moved = eps * (2 * steep + _diameter(z, 2)) + 2 * eps**2 * self.turn  # range of the change of row i's logits
+        moved = (
+            eps * (2 * steep + float(_diameter(z, 2))) + 2 * eps**2 * self.turn
+        )  # range of the change of row i's logits
         spreads, pulled = (
             # Where the exponential is too large for a float the product may be 0 · inf: half a diameter always holds.
             (torch.exp(moved / 2) * _covariances(rows, x, x)[1].sqrt())
             .nan_to_num(math.inf)
-            .clamp_max(_diameter(x, 2) / 2)
+            .clamp_max(float(_diameter(x, 2)) / 2)
             for x in (v, z)
         )
         spreads, pulled, steep = spreads + self.norm * eps, pulled + self.turn * eps, steep + self.turn * eps
@@ -176,25 +193,32 @@ class HeadTerms:
 
     def keys_on_hull(self) -> Bound:
         """:func:`keys_on_hull`."""
-        width = _diameter(self.values, self.ground)
+        width = float(_diameter(self.values, self.ground))
         reach = self.logits.amax(1) - self.logits.amin(1)
         logarithm = (reach + (self.norm + self._steepness() * width).clamp_min(1e-300).log()).max()
         return bound(float(logarithm), [Hypothesis("keys lie in the hull, and no mask hides any", True)])
 
     def near(self, rows: Tensor) -> Bound:
         """:func:`attention_near`."""
-        v, z, slopes = self.values - self.values.mean(0), self.pulls - self.pulls.mean(0), self._steepness()
-        condition = [Hypothesis("tokens move little, about this very input", True)]
+        condition = Hypothesis("tokens move little, about this very input", True)
+        return bound(float(self.near_log(rows)), [condition])
+
+    def near_log(self, rows: Tensor) -> Tensor:
+        """Its natural logarithm, of each head."""
+        v, z = (x - x.mean(-2, keepdim=True) for x in (self.values, self.pulls))
+        slopes, norm = self._steepness(), torch.as_tensor(self.norm, dtype=rows.dtype, device=rows.device)
         if self.ground == 1:
             apart = _distances(rows @ v, v, 1)
-            spread = (rows * apart**2).sum(1).sqrt()
-            variance = (rows @ z**2 - (rows @ z) ** 2).clamp_min(0).amax(1)
-            columns = self.norm * rows.sum(0) + spread * variance.sqrt() + (rows * apart * slopes[:, None]).sum(0)
-            return bound(log(float(columns.max())), condition)
-        both, spreads = _covariances(rows, v, z)
-        value = float(torch.linalg.matrix_norm(rows, 2)) * self.norm + float(both.max())
-        last = float((rows * (spreads * slopes**2)[:, None]).sum(0).max())
-        return bound(log(value + math.sqrt(last)), condition)
+            spread = (rows * apart**2).sum(-1).sqrt()
+            variance = (rows @ z**2 - (rows @ z) ** 2).clamp_min(0).amax(-1)
+            steep = (rows * apart * slopes[..., None]).sum(-2)
+            value = (norm[..., None] * rows.sum(-2) + spread * variance.sqrt() + steep).amax(-1)
+        else:
+            both, spreads = _covariances(rows, v, z)
+            size = gram_bound(rows, iterations=32) if rows.is_cuda else torch.linalg.matrix_norm(rows, 2)
+            last = (rows * (spreads * slopes**2)[..., None]).sum(-2).amax(-1)
+            value = size * norm + both.amax(-1) + last.sqrt()
+        return value.log().nan_to_num(math.inf, math.inf, -math.inf)
 
     def keys_near(self, rows: Tensor) -> Bound:
         """:func:`keys_near`."""
@@ -223,10 +247,13 @@ def spread_share(p: float, ground: float) -> float:
 
 
 def _covariances(p: Tensor, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Frobenius norms of Cov_i(v, z) and of Cov_i(v) ``[n]``, through Gram matrices: no d × d matrix is made."""
+    """Frobenius norms of Cov_i(v, z) and of Cov_i(v) ``[…, n]``, through Gram matrices: no d × d matrix is made."""
+    if p.ndim > 2:
+        norms = [_covariances(*head) for head in zip(p, v, z, strict=True)]
+        return torch.stack([both for both, _ in norms]), torch.stack([spreads for _, spreads in norms])
     grams = v @ v.T, z @ z.T
     both, spreads = [], []
-    for rows in p.split(max(1, _CHUNK // len(v) ** 2)):
+    for rows in p.split(max(1, (_DEVICE_CHUNK if p.is_cuda else _CHUNK) // len(v) ** 2)):
         centred = []
         for gram in grams:
             cross = rows @ gram
@@ -239,11 +266,17 @@ def _covariances(p: Tensor, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _distances(x: Tensor, y: Tensor, ground: float) -> Tensor:
+    """Between points ``[…, n, d]`` and ``[…, m, d]``, without cancellation."""
+    if x.is_cuda:
+        costs = device_costs(x.flatten(0, -3), y.flatten(0, -3), ground=ground) if x.ndim > 2 else None
+        return device_costs(x[None], y[None], ground=ground)[0] if costs is None else costs.unflatten(0, x.shape[:-2])
+    if x.ndim > 2:
+        return torch.stack([_distances(*pair, ground) for pair in zip(x, y, strict=True)])
     return torch.from_numpy(ground_distances(x.numpy(), y.numpy(), float(ground)))
 
 
-def _diameter(points: Tensor, ground: float) -> float:
-    return float(_distances(points, points, ground).max())
+def _diameter(points: Tensor, ground: float) -> Tensor:
+    return _distances(points, points, ground).amax((-2, -1))
 
 
 def given_head(

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from lisse.maths.given import Values, all_finite
+from lisse.maths.machine_code import loops
 from lisse.maths.transport.measure import Measure, as_measure
 from lisse.maths.transport.solvers import (
+    LOOPS,
     Coupling,
     assigned,
     assignment_potentials,
@@ -260,11 +262,14 @@ def wasserstein_infinity(x: Measure | Values, y: Measure | Values, *, ground: fl
     near, far = (side.points.detach().cpu().double().numpy() for side in (mu, nu))
     costs = ground_distances(near, far, ground)
     kind = torch.promote_types(mu.points.dtype, nu.points.dtype)
-    return torch.tensor(_bottleneck(costs), dtype=kind, device=mu.points.device)
+    return torch.tensor(bottleneck(costs), dtype=kind, device=mu.points.device)
 
 
-def _bottleneck(costs: np.ndarray) -> float:
+def bottleneck(costs: np.ndarray) -> float:
     """The least t such that the pairs with costs ``[n, m]`` up to t carry everything."""
+    compiled = loops(LOOPS) if costs.shape[0] == costs.shape[1] else None
+    if compiled is not None:
+        return float(compiled.bottleneck_cost(np.ascontiguousarray(costs)))
     least = max(costs.min(0).max(), costs.min(1).max())  # every atom goes somewhere
     levels = np.unique(costs[costs >= least])
     low, high = 0, len(levels) - 1

@@ -218,6 +218,52 @@ def _free_column(
     return j
 
 
+@_compiled
+def bottleneck_cost(cost: Any) -> float:  # pragma: no cover - runs as machine code
+    """The least over permutations of their largest cost, ``cost`` ``[n, n]``.
+
+    The pairs so far carry as many rows as there were with the least largest cost t that a permutation can have: every
+    further row finds a path to a free column whose largest step is least, and no permutation does with less.
+    """
+    n = len(cost)
+    row_of, near, before = np.full(n, -1), np.empty(n), np.empty(n, np.int64)
+    scanned = np.empty(n, np.bool_)
+    t = -np.inf
+    for i in range(n):  # every row and every column has a partner
+        t = max(t, cost[i].min())
+        t = max(t, cost[:, i].min())
+    for root in range(n):
+        end = -1
+        for j in range(n):
+            near[j], scanned[j], before[j] = max(t, cost[root, j]), False, root
+            if end < 0 and near[j] <= t and row_of[j] < 0:
+                end = j
+        while end < 0:
+            j, reach = -1, np.inf
+            for k in range(n):
+                if not scanned[k] and (near[k] < reach or (near[k] == reach and row_of[k] < 0)):
+                    reach, j = near[k], k
+            if row_of[j] < 0:
+                end, t = j, reach
+                break
+            scanned[j] = True
+            for k in range(n):
+                far = max(reach, cost[row_of[j], k])
+                if not scanned[k] and far < near[k]:
+                    near[k], before[k] = far, row_of[j]
+        while True:
+            i = before[end]
+            former = -1
+            for k in range(n):
+                if row_of[k] == i:
+                    former = k
+            row_of[end] = i
+            if i == root:
+                break
+            end = former
+    return t
+
+
 # --- unequal sizes ----------------------------------------------------------------------------------------------------
 
 
