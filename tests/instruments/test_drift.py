@@ -240,6 +240,10 @@ def test_two_faults_share_the_change_in_both_orders():
     assert sum(shares) == pytest.approx(1, abs=1e-3)
     assert min(shares) > 0.1
     assert "1 more layer differs" in profile.notes[0]
+    largest = f" by more than noise, with the largest share, {100 * shares[1]:.0f} %, at model.layers.2."
+    assert profile.notes[0].endswith(largest if shares[1] > shares[0] else " by more than noise.")
+    scaled("model.layers.2.mlp.up_proj.weight", 3.0)(b)  # the first is not the largest now
+    assert lisse.drift(a, b, tokens(), instrument=QUICK).notes[0].endswith("%, at model.layers.2.")
 
 
 @pytest.mark.parametrize(("n", "size"), [(100, 8), (9, 3), (1, 1)])

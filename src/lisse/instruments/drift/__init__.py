@@ -191,11 +191,13 @@ class Drift(Instrument):
         notes += _nonfinite(pair, numbers)
         finding, p = self._finding(pair, numbers, floors, n, notes)
         rows += [value_row("parting", chance, "estimate", n, _spot(pair, name)) for name, chance in p.items()]
-        share = None
+        share = largest = None
         if finding.first is not None and finding.output_parts:
             shares = self._shares(pair, finding, notes)
             first = [row for row in shares if row.layer == finding.first]
             share = next((row for row in first if row.at["order"] == "both"), first[0] if first else None)
+            alike = [row for row in shares if row.layer and share and row.at["order"] == share.at["order"]]
+            largest = max(alike, key=lambda row: row.value, default=None)
             parts, effect = self._part(pair, finding.first, kinds, notes)
             rows += [*shares, *effect, self._first_row(pair, finding.first, parts, share, n)]
             finding = replace(finding, parts=parts)
@@ -211,7 +213,7 @@ class Drift(Instrument):
         drift = next((row for row in rows if row.quantity == "drift" and row.layer == pair.output), None)
         order = [quantity.name for quantity in self.QUANTITIES]
         rows.sort(key=lambda row: order.index(row.quantity))
-        words = sentence(pair.names, finding, share, drift)
+        words = sentence(pair.names, finding, share, drift, largest)
         return self.part_of(rows, [words, *dict.fromkeys(notes)], finding=words)
 
     def _attention_rows(self, pair: RunPair) -> list[Row]:

@@ -27,8 +27,10 @@ class Finding:
         return self.layers[0] if self.layers else None
 
 
-def sentence(names: tuple[str, str], finding: Finding, share: Row | None, drift: Row | None) -> str:
-    """The finding in words, with the share of the answer's change that comes from the first layer."""
+def sentence(
+    names: tuple[str, str], finding: Finding, share: Row | None, drift: Row | None, largest: Row | None = None
+) -> str:
+    """The finding in words, with the share of the answer's change that comes from the first layer, and the largest."""
     a, b = names
     size = "" if drift is None else f" The answers differ by {drift.value:.2g} of their size."
     if finding.first is None:
@@ -49,5 +51,9 @@ def sentence(names: tuple[str, str], finding: Finding, share: Row | None, drift:
     text = (
         f"{b} parts from {a} {where}: {100 * share.value:.0f} %{interval} of the change of the output comes from there."
     )
-    more = len(finding.layers) - 1
-    return text + (f" {more} more layer{'s differ' if more > 1 else ' differs'} by more than noise." if more else "")
+    if not (more := len(finding.layers) - 1):
+        return text
+    text += f" {more} more layer{'s differ' if more > 1 else ' differs'} by more than noise"
+    if largest is None or largest.layer == finding.first:
+        return f"{text}."
+    return f"{text}, with the largest share, {100 * largest.value:.0f} %, at {largest.layer}."
