@@ -127,7 +127,7 @@ def over_epochs(results: Sequence[Result]) -> Figure:
 
 def against_drop(results: Sequence[Result]) -> Figure:
     """The change rates of the networks against what corruption costs them, with intervals."""
-    figure, axes = _panels(4, "Change rate against the drop under corruption", columns=2)
+    figure, axes = _panels(6, "Changes of shape against the drop under corruption", columns=2)
     for ax, (statistic, p) in zip(axes, itertools.product(NAMES, ORDERS), strict=True):
         for result in results:
             rate, drop = result.rate(statistic, p), result.accuracy("drop", ALL)

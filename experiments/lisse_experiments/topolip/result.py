@@ -12,13 +12,16 @@ from typing import Literal
 import numpy as np
 import torch
 
+from lisse.maths.change_rate import change_rate, topolip
 from lisse.maths.intervals import across_clouds
 from lisse.profile import Part, Profile, Row, Value
 from lisse_experiments.outputs import keep, stored
 from lisse_experiments.topolip.networks import Network
 
-Statistic = Literal["max", "mean"]
-QUANTITY: Mapping[Statistic, str] = {"max": "topolip_change_rate", "mean": "mean_change_rate"}
+Statistic = Literal["max", "mean", "shape"]
+QUANTITY: Mapping[Statistic, str] = {
+    "max": "topolip_change_rate", "mean": "mean_change_rate", "shape": "shape_distance",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,37 @@ class Result:
         return None if self.profile is None else next((p for p in self.profile if p.instrument == instrument), None)
 
     def rate(self, statistic: Statistic, p: int, dim: Value = "all") -> Row | None:
-        """TopoLip (``max``) or the mean change rate of the whole clouds; ``None`` where it has no value."""
+        """TopoLip (``max``), the mean change rate of the whole clouds, or how far the last block's shape is from the
+        input's; ``None`` where it has no value.
+        """
         part = self.part("topology")
         rows = [
             row
             for row in (part.rows if part else ())
             if row.quantity == QUANTITY[statistic] and row.at["p"] == p and row.at["dim"] == dim
+            if row.layer is None or (self.profile and row.layer == self.profile.provenance.get("last_block"))
         ]
         largest = max(rows, key=lambda row: int(row.at["cloud"]), default=None)
         return largest if largest is not None and math.isfinite(largest.value) else None
+
+    def reading(self, p: int, dim: Value = "all", *, head: bool = True, normalised: bool = False) -> Row | None:
+        """TopoLip where the head's answer is a layer or not, and layer 0 the images as they are or as normalised.
+
+        With an interval over clouds; ``None`` where a cloud has no value.
+        """
+        shape, first = self.part("topology"), self.part("normalisedinput")
+        name = f"p={p}/dim={dim}"
+        if shape is None or first is None or f"steps/{name}" not in shape.arrays:
+            return None
+        steps = torch.from_numpy(shape.arrays[f"steps/{name}"].copy())
+        if normalised:
+            steps[:, 0] = torch.from_numpy(first.arrays[f"first/{name}"])
+        values = topolip(change_rate(steps if head else steps[:, :-1]))
+        if len(values) < 2 or bool(values.isnan().any()):
+            return None
+        mean = across_clouds(values)
+        low, high = max(0.0, float(mean.low)), float(mean.high)
+        return Row("topolip_change_rate", float(mean.value), "estimate", len(values), low=low, high=high)
 
     def accuracy(self, quantity: str, corruption: str, severity: int | None = None) -> Row | None:
         """A number of Table 2."""
@@ -95,7 +120,7 @@ def over_seeds(results: Sequence[Result]) -> Result:
     """One result of the trainings of a network: its numbers are means over seeds with Student's interval.
 
     That of one training stays as it is, with its intervals over clouds and images. Trainings that diverged count only
-    where all did. Curves have a line a seed, the mean over its clouds.
+    where all did. Curves have a line a seed, the mean over its clouds; steps keep the clouds of all.
     """
     first, *more_seeds = [result for result in results if not result.diverged] or results[:1]
     if not more_seeds or first.profile is None:
@@ -115,9 +140,12 @@ def _mean_part(first: Part, more_seeds: Sequence[Part | None]) -> Part:
             row = dataclasses.replace(row, value=value, low=low, high=high, n=len(values))
         rows.append(row)
     arrays = dict(first.arrays)
-    for name in (name for name in arrays if name.startswith(("landscape/", "steps/"))):
+    for name in arrays:
         lines = [part.arrays[name] for part in (first, *more_seeds) if part and name in part.arrays]
-        arrays[name] = np.stack([line.mean(0) for line in lines])
+        if name.startswith("landscape/"):
+            arrays[name] = np.stack([line.mean(0) for line in lines])
+        elif name.startswith(("steps/", "first/")):
+            arrays[name] = np.concatenate(lines)
     return dataclasses.replace(first, rows=tuple(rows), arrays=arrays)
 
 

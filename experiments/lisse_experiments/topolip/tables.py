@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,7 +18,12 @@ from lisse_experiments.topolip.result import Result, Statistic
 
 ORDERS = (1, 2)
 DIMS = (0, 1, "all")
-NAMES: dict[Statistic, str] = {"max": "TopoLip", "mean": "mean change rate"}
+NAMES: dict[Statistic, str] = {
+    "max": "TopoLip", "mean": "mean change rate", "shape": "distance of shapes at the last block",
+}  # fmt: skip
+# The readings of TopoLip that the paper leaves open, beside W1 and W2: what is a layer, what the input is, H0 or H1.
+READINGS = tuple(itertools.product((True, False), (False, True), DIMS))
+LIKE = 1.5  # two numbers are alike within this factor
 DROPS = {"drop": "drop", "lost_share": "share of accuracy lost"}
 
 
@@ -98,12 +105,14 @@ def _finding(
 
 
 PAIRS: tuple[tuple[Family, Family], ...] = (("Conv", "Attn"), ("ResNet", "ViT"))
+RATES: tuple[Statistic, ...] = ("max", "mean")
 
 
 def claims(results: Sequence[Result], seed: int) -> tuple[Claim, ...]:
     """What the paper says of its networks, decided by our intervals."""
     sentences = []
-    for statistic, name in NAMES.items():
+    for statistic in RATES:
+        name = NAMES[statistic]
         for p in ORDERS:
             for upper, lower in PAIRS:
                 sentences.append(
@@ -122,6 +131,7 @@ def claims(results: Sequence[Result], seed: int) -> tuple[Claim, ...]:
                     theirs=statistic == "max",
                 )
             )
+    sentences += [*_readings(results), *_alike(results)]
     sentences.append(_more_robust(results))
     sentences.append(_failed(results))
     return tuple(sentences)
@@ -133,6 +143,64 @@ def _above(results: Sequence[Result], statistic: Statistic, p: int, above: Famil
     high = _family_rows(results, above, lambda result: result.rate(statistic, p))
     low = _family_rows(results, below, lambda result: result.rate(statistic, p))
     return _apart(key, f"{says} {below}", high, low, printed=statistic == "max")
+
+
+def _readings(results: Sequence[Result]) -> list[Claim]:
+    """Whether the orders of families hang on what the paper leaves open; nothing where one cloud was measured."""
+    sentences = []
+    for p, (upper, lower) in itertools.product(ORDERS, PAIRS):
+        answers = list(_orders(results, p, upper, lower))
+        if any(answer is not None for answer in answers):
+            counts = {
+                word: answers.count(answer) for word, answer in (("holds", True), ("fails", False), ("is open", None))
+            }
+            holds = True if counts["holds"] == len(answers) else False if counts["fails"] else None
+            sentences.append(
+                Claim(
+                    f"readings/{upper.lower()}-above-{lower.lower()}/W{p}",
+                    f"every {upper} has a larger TopoLip (W{p}) than every {lower} in every reading",
+                    holds,
+                    ", ".join(f"{word} in {count}" for word, count in counts.items()) + f" of {len(answers)} readings "
+                    "(head a layer or not, input raw or normalised, H0, H1 or both)",
+                    theirs=False,
+                )
+            )
+    return sentences
+
+
+def _orders(results: Sequence[Result], p: int, upper: Family, lower: Family) -> Iterable[bool | None]:
+    """Of every reading: whether every network of one family is above every one of the other."""
+    for head, normalised, dim in READINGS:
+        rate = functools.partial(Result.reading, p=p, dim=dim, head=head, normalised=normalised)
+        high, low = (_family_rows(results, family, rate) for family in (upper, lower))
+        yield _apart("", "", high, low, printed=False).holds
+
+
+def _alike(results: Sequence[Result]) -> list[Claim]:
+    """ViT (large) and ResNet101, of which the paper says that they are comparable; the factor is ours."""
+    by_name = {result.network.name: result for result in results}
+    pair = by_name.get("vit_large"), by_name.get("resnet101")
+    sentences = []
+    for key, says in (("W2", "TopoLip (W2)"), ("drop", "drop under corruption")):
+        rows = [
+            None if result is None else result.rate("max", 2) if key == "W2" else result.accuracy("drop", ALL)
+            for result in pair
+        ]
+        holds, detail = None, "not measured"
+        if rows[0] is not None and rows[1] is not None:
+            (a, b), (c, d) = _ends(rows[0]), _ends(rows[1])
+            inside, outside = b <= LIKE * c and d <= LIKE * a, a > LIKE * d or c > LIKE * b
+            holds = True if inside else False if outside else None
+            detail = f"{_row_text('ViT (large)', rows[0])} against {_row_text('ResNet101', rows[1])}"
+        sentences.append(
+            Claim(
+                f"alike/{key}",
+                f"ViT (large) has a {says} like ResNet101's (within a factor of {LIKE:g})",
+                holds,
+                detail,
+            )
+        )
+    return sentences
 
 
 def _more_robust(results: Sequence[Result]) -> Claim:
@@ -190,7 +258,7 @@ def _row_text(label: str, row: Row) -> str:
 
 
 def write_tables(results: Sequence[Result], folder: Path) -> list[Path]:
-    """``table2.csv`` (every severity, the means and the differences) and ``rates.csv`` (H0, H1 and both)."""
+    """``table2.csv`` (every severity, means, differences), ``rates.csv`` (H0, H1 and both), ``readings.csv``."""
     return [
         csv_file(
             folder / "table2.csv",
@@ -200,6 +268,10 @@ def write_tables(results: Sequence[Result], folder: Path) -> list[Path]:
         csv_file(
             folder / "rates.csv",
             [["network", "quantity", "p", "dim", "value", "low", "high", "n", "note"], *_rate_rows(results)],
+        ),
+        csv_file(
+            folder / "readings.csv",
+            [["network", "p", "dim", "head", "input", "topolip", "low", "high", "clouds"], *_reading_rows(results)],
         ),
     ]  # fmt: skip
 
@@ -249,6 +321,14 @@ def _rate_rows(results: Sequence[Result]) -> Iterable[list[object]]:
                     row = result.rate(statistic, p, dim)
                     values = ["", "", "", ""] if row is None else [row.value, row.low, row.high, row.n]
                     yield [result.network.label, name, p, dim, *values, result.note]
+
+
+def _reading_rows(results: Sequence[Result]) -> Iterable[list[object]]:
+    for result, p, (head, normalised, dim) in itertools.product(results, ORDERS, READINGS):
+        row = result.reading(p, dim, head=head, normalised=normalised)
+        source = "normalised" if normalised else "raw"
+        numbers = ["", "", "", ""] if row is None else [row.value, row.low, row.high, row.n]
+        yield [result.network.label, p, dim, "a layer" if head else "left out", source, *numbers]
 
 
 def _percent(row: Row) -> list[str]:
