@@ -28,7 +28,7 @@ from lisse.cli.outcome import Failed, arguments
     "--model", metavar="SPEC", help="In place of the experiment's own, where it takes one: hf:… for regularity."
 )
 @click.option("--workers", default=1, type=click.IntRange(1), help="Processes that train side by side.  [default: 1]")
-@click.option("--units", metavar="NAME[,…]", help="Only these networks now: fgsm:0,plain (recipes, topolip).")
+@click.option("--units", metavar="NAME[,…]", help="Only these networks or parts now, such as fgsm:0,plain (recipes).")
 @click.option("--minutes", type=click.FloatRange(min=0), help="Begin no network that may end later (recipes, topolip).")
 @click.option("--write", is_flag=True, help="Keep what is found in expected.json and tables.md beside the experiment.")
 @click.pass_context
