@@ -51,7 +51,7 @@ class _State:
 
     ``jacobian`` J is ``[t, d', d]`` where tokens do not meet, ``[t, d', t, d]`` else. Since tokens met last, every
     token went its own way: :math:`J = S J_1` with ``since`` S ``[t, d', d_1]``. All turns are in ℓ2 over all tokens and
-    of the worst token: ``met`` ≥ ‖J_1' − J_1‖, ``along`` ≥ ‖(S' − S)J_1‖; ``own`` ≥ ‖S' − S‖ is alike in both.
+    of the worst token: ``met`` ≥ ‖J_1' − J_1‖, ``along`` ≥ ‖(S' − S)J_1‖; ``spin`` ≥ ‖S' − S‖ is alike in both.
     ``ball``: how far any token of the block's input moves; ``origin``: what states share whose tokens met last there.
     """
 
@@ -60,7 +60,7 @@ class _State:
     since: Tensor
     met: tuple[float, float]
     along: tuple[float, float]
-    own: float
+    spin: float
     ball: float
     origin: object
 
@@ -78,7 +78,7 @@ class _State:
     def turn(self) -> tuple[float, float]:
         """Of ‖J' − J‖: :math:`S'J_1' - SJ_1 = S(J_1' - J_1) + (S' - S)J_1 + (S' - S)(J_1' - J_1)`."""
         size = float(_spectral(self.since).max())
-        first, second = (((size + self.own) * met + part) for met, part in zip(self.met, self.along, strict=True))
+        first, second = (((size + self.spin) * met + part) for met, part in zip(self.met, self.along, strict=True))
         return first * _EDGE, second * _EDGE
 
     @cached_property
@@ -358,19 +358,19 @@ def _steps(branch: tuple[nn.Module, ...]) -> list[Callable[[_State, dict[nn.Modu
 
 
 def _sum(parts: list[_State]) -> _State:
-    first, *others = parts
-    tokens = sum((part.tokens for part in others), first.tokens)
+    first, *rest = parts
+    tokens = sum((part.tokens for part in rest), first.tokens)
     dense = any(part.jacobian.ndim == 4 for part in parts)
     jacobian = sum(
-        (_dense(part.jacobian) if dense else part.jacobian for part in others),
+        (_dense(part.jacobian) if dense else part.jacobian for part in rest),
         _dense(first.jacobian) if dense else first.jacobian,
     )
-    if any(part.origin is not first.origin for part in others):
+    if any(part.origin is not first.origin for part in rest):
         return _met(tokens, jacobian, (sum(p.turn[0] for p in parts), sum(p.turn[1] for p in parts)), first.ball)
-    since = sum((part.since for part in others), first.since)
+    since = sum((part.since for part in rest), first.since)
     along = sum(part.along[0] for part in parts), sum(part.along[1] for part in parts)
-    own = sum(part.own for part in parts)
-    return _State(tokens, jacobian, since, first.met, along, own, first.ball, first.origin)
+    spin = sum(part.spin for part in parts)
+    return _State(tokens, jacobian, since, first.met, along, spin, first.ball, first.origin)
 
 
 def _through(
@@ -386,9 +386,9 @@ def _through(
     sizes = float((_spectral(jacobian) + turn).max()) * _EDGE
     along = _both(pair(x.jacobian))
     along = sizes * x.along[0] + along[0], sizes * x.along[1] + along[1]
-    own = sizes * x.own + float(pair(x.since).amax()) * _EDGE
+    spin = sizes * x.spin + float(pair(x.since).amax()) * _EDGE
     product = _along(jacobian, x.jacobian)
-    return _State(tokens, product, jacobian @ x.since, x.met, along, own, x.ball, x.origin)
+    return _State(tokens, product, jacobian @ x.since, x.met, along, spin, x.ball, x.origin)
 
 
 def _norm(module: nn.Module, x: _State) -> _State:
