@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Statistics = Literal["running", "batch"]
 
@@ -133,10 +133,19 @@ def still(
             yield root
         finally:
             with torch.no_grad():
-                for module, name, buffer, before in buffers:
+                for (module, name, buffer, before), other in zip(buffers, _changed(buffers), strict=True):
                     module._buffers[name] = buffer
-                    if not torch.equal(buffer, before):  # only then: a graph that was kept may hold this very tensor
+                    if other:  # only then: a graph that was kept may hold this very tensor
                         buffer.copy_(before)
+
+
+def _changed(buffers: Sequence[tuple[nn.Module, str, Tensor, Tensor]]) -> list[bool]:
+    """Which buffers are not what they were; a GPU is waited for once."""
+    if not any(buffer.is_cuda for _, _, buffer, _ in buffers):
+        return [not torch.equal(buffer, before) for _, _, buffer, before in buffers]
+    device = next(buffer.device for _, _, buffer, _ in buffers if buffer.is_cuda)
+    flags = [(buffer != before).any().to(device, non_blocking=True) for _, _, buffer, before in buffers]
+    return list(torch.stack(flags).tolist())
 
 
 def reseed(model: nn.Module, seed: int) -> None:

@@ -27,6 +27,7 @@ Axis = Literal["clean", "corruption", "attack", "noise", "deformation"]
 Attack = Literal["noise", "fgsm", "pgd", "search", "autoattack"]
 #: Samples that AutoAttack takes together, whatever the run's batch: its random numbers belong to the block.
 _BLOCK = 100
+_NOT_FINITE = 2
 _STEP = 500  # images corrupted at a time; the random numbers of a corruption run on from one such step to the next
 
 
@@ -67,20 +68,38 @@ class Changes:
         output = next((tap for tap in self.run.taps if tap.role == "output" and not tap.path), None)
 
         def answers(start: int, stop: int) -> dict[str, Tensor]:
-            (batch,) = self.run.data.batches(stop - start, start=start, stop=stop, device=self.run.device)
+            data = self.data if stop <= self.n else self.run.data
+            (batch,) = data.batches(stop - start, start=start, stop=stop, device=self.run.device)
             assert isinstance(batch.inputs, Tensor)
             if case.axis == "clean" and output is not None:
-                return {"right": self._hits(self._recorded(output, start, stop), batch, case)}
+                return self._fetched(right=self._hits(self._recorded(output, start, stop), batch))
             inputs = changed(batch)
             with still(self.run.model, statistics=self.run.statistics, seed=self.run.seed) as model, torch.no_grad():
-                right = self._hits(feed(model, prepared(self.run.model, inputs)), batch, case)
+                right = self._hits(feed(model, prepared(self.run.model, inputs)), batch)
             if case.axis != "attack":
-                return {"right": right}
-            return {"right": right, "still": (inputs == batch.inputs).flatten(1).all(1).to(torch.uint8).cpu()}
+                return self._fetched(right=right)
+            return self._fetched(right=right, still=(inputs == batch.inputs).flatten(1).all(1).to(torch.uint8))
 
         task = f"{self.options.name}: {case.name}"
         n = self.options.passes(self.run) if case.axis == "clean" else self.n
-        return self.run.blocks(self.options, case.name, n, answers, task=task, step=step)
+        numbers = self.run.blocks(self.options, case.name, n, answers, task=task, step=step)
+        numbers = {name: values.cpu() for name, values in numbers.items()}
+        if bool((numbers["right"] == _NOT_FINITE).any()):
+            raise ValueError(f"Robustness: logits must be finite, got NaN or infinity under {case.name}.")
+        return numbers
+
+    @functools.cached_property
+    def data(self) -> Dataset:
+        """The samples that are changed: every case asks for them, so they stay on a GPU that has room for them."""
+        if self.run.device.type == "cpu":
+            return self.run.data
+        data = self.run.data.take(self.n)
+        assert isinstance(data.inputs, Tensor)
+        return data.to(self.run.device) if data.inputs.nbytes <= self.run.device_memory // 4 else data
+
+    def _fetched(self, **numbers: Tensor) -> dict[str, Tensor]:
+        """As they are: a GPU is waited for at the end of a case. Other processes take numbers from the host."""
+        return {name: values.cpu() for name, values in numbers.items()} if self.run.processes else numbers
 
     def _recorded(self, output: Tap, start: int, stop: int) -> Tensor:
         """What the network answers to the samples as they are, from the pass that all instruments share."""
@@ -89,12 +108,12 @@ class Changes:
             pass
         return torch.cat(answers)
 
-    def _hits(self, output: object, batch: Batch, case: Case) -> Tensor:
+    def _hits(self, output: object, batch: Batch) -> Tensor:
+        """1 where the network is right, 0 where it is wrong."""
         logits = logits_of(output, batch.size, function="Robustness")
-        if not bool(torch.isfinite(logits).all()):
-            raise ValueError(f"Robustness: logits must be finite, got NaN or infinity under {case.name}.")
         assert batch.targets is not None
-        return hits(logits, batch.targets).to(torch.uint8).cpu()
+        right = hits(logits, batch.targets).to(torch.uint8)
+        return right.masked_fill(~torch.isfinite(logits).all(1), _NOT_FINITE)
 
     def _changed(self, case: Case) -> Callable[[Batch], Tensor]:
         """The inputs of a batch under a case."""
@@ -134,7 +153,9 @@ class Changes:
         @functools.cache
         def corrupted() -> Tensor:
             generator = self.run.generator(f"robustness/{name}/{severity}")
-            images = self.run.data.take(self.n).inputs
+            if self.run.device.type == "cuda":  # other numbers, and it does not wait for them
+                generator = torch.Generator(self.run.device).manual_seed(generator.initial_seed())
+            images = self.data.take(self.n).inputs
             assert isinstance(images, Tensor)
             steps = [
                 corrupt(

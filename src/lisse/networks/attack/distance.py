@@ -96,13 +96,14 @@ def _climbed(
 
 def _way_back(model: Classifier, x: Tensor, moved: Tensor, y: Tensor, norm: Norm) -> Tensor:
     """How far on the way to a wrong answer it is wrong already ``[n]``."""
-    right, wrong = torch.zeros(len(x), dtype=torch.float64), torch.ones(len(x), dtype=torch.float64)
+    ends = torch.zeros(2, len(x), dtype=torch.float64, device=x.device)
+    right, wrong = ends[0], ends[1] + 1
     for _ in range(_HALVINGS):
         middle = (right + wrong) / 2
-        answers = _right(model, x + _like(middle, x) * (moved - x), y).cpu()
+        answers = _right(model, x + _like(middle, x) * (moved - x), y)
         right, wrong = torch.where(answers, middle, right), torch.where(answers, wrong, middle)
     shift = (moved - x).flatten(1).double()
-    return wrong.to(shift.device) * torch.linalg.vector_norm(shift, ord=torch.inf if norm == "linf" else 2, dim=1)
+    return wrong * torch.linalg.vector_norm(shift, ord=torch.inf if norm == "linf" else 2, dim=1)
 
 
 def _right(model: Classifier, x: Tensor, y: Tensor) -> Tensor:
