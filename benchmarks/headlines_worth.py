@@ -32,7 +32,7 @@ def tables(path: Path = TABLE) -> Iterator[str]:
     yield (
         f"{len(rows)} rows, {failed} of them failed, of {len({row.weights for row in rows})} networks, in "
         f"{path.stat().st_size / 1e3:.0f} kB: "
-        + ", ".join(f"{count} {family}" for family, count in counts.items())
+        + "; ".join(f"{count} {family}" for family, count in counts.items())
         + "."
     )
     yield ""
