@@ -358,16 +358,16 @@ def _steps(branch: tuple[nn.Module, ...]) -> list[Callable[[_State, dict[nn.Modu
 
 
 def _sum(parts: list[_State]) -> _State:
-    first, *rest = parts
-    tokens = sum((part.tokens for part in rest), first.tokens)
+    first, *branches = parts
+    tokens = sum((part.tokens for part in branches), first.tokens)
     dense = any(part.jacobian.ndim == 4 for part in parts)
     jacobian = sum(
-        (_dense(part.jacobian) if dense else part.jacobian for part in rest),
+        (_dense(part.jacobian) if dense else part.jacobian for part in branches),
         _dense(first.jacobian) if dense else first.jacobian,
     )
-    if any(part.origin is not first.origin for part in rest):
+    if any(part.origin is not first.origin for part in branches):
         return _met(tokens, jacobian, (sum(p.turn[0] for p in parts), sum(p.turn[1] for p in parts)), first.ball)
-    since = sum((part.since for part in rest), first.since)
+    since = sum((part.since for part in branches), first.since)
     along = sum(part.along[0] for part in parts), sum(part.along[1] for part in parts)
     spin = sum(part.spin for part in parts)
     return _State(tokens, jacobian, since, first.met, along, spin, first.ball, first.origin)
@@ -548,11 +548,12 @@ def _attention(layer: TokenAttention, head: _Attended | str, x: _State) -> _Stat
         # The heads side by side, before the output map: in the two largest parts they look at directions of their own.
         weights = (grown * tilt * spread_v)[..., None] * rows.sqrt()
         pulled = _spectral((weights[..., None] * pulls).movedim(0, 1).flatten(1, 2)).max()
-        asked = _spectral((weights[..., None] * head.answering).permute(1, 2, 0, 3)).square()
-        kept = small[0].amax(1) + (rows * (grown * small[1]).square()[..., None]).sum(1).amax(1).sqrt()
+        drawn = _spectral((weights[..., None] * head.answering).permute(1, 2, 0, 3)).square()
+        plain = small[0].amax(1) + (rows * (grown * small[1]).square()[..., None]).sum(1).amax(1).sqrt()
         beside = (
-            float(first.max()) * _size(w.value.flatten(0, 1)) + float(kept.norm() + pulled + asked.sum(0).max().sqrt()),
-            float((tilted * sizes_v + sum(small)).amax(1).norm() + pulled + asked.sum(1).max().sqrt()),
+            float(first.max()) * _size(w.value.flatten(0, 1))
+            + float(plain.norm() + pulled + drawn.sum(0).max().sqrt()),
+            float((tilted * sizes_v + sum(small)).amax(1).norm() + pulled + drawn.sum(1).max().sqrt()),
         )
         turns = [min(turn, joined * other) for turn, other in zip(turns, beside, strict=True)]
         turns[0] = min(turns[0], math.sqrt(t) * turns[1])
