@@ -20,7 +20,7 @@ from lisse.reporting.series import Series, drawable
 def draw_line(
     ax: Axes, x: Sequence[float], line: Series, colour: Any, *, log: bool, label: str, dash: Any = None
 ) -> None:
-    """Draw a line with a marker per row and its kind, and its intervals: a band if every row has one, else bars."""
+    """Draw a line with a marker per row and its kind, and its intervals: a band along a line that has all, else bars."""
     values = line.values(log)
     low, high = line.band(log)
     style = dash or ("--" if line.kind == "heuristic" else "-")
@@ -29,7 +29,7 @@ def draw_line(
         x, values, ls=style, color=colour, marker=marker, ms=size, lw=1.6, mec="white", mew=0.5, label=visible(label)
     )
     ends = [index for index, end in enumerate(high) if not math.isnan(end)]
-    if len(ends) == len(x) and len(x) > 1:
+    if len(ends) == len(x) and len(x) > 1 and style != "none":
         ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     elif ends:
         at, bottom, top = zip(*((x[index], low[index], high[index]) for index in ends), strict=True)

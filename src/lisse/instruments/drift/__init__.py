@@ -106,7 +106,8 @@ class Drift(Instrument):
         ),
         Quantity(
             "noise_floor", "noise",
-            "The largest that a layer of A itself adds under another batch size or precision, times the margin.",
+            "The largest that a layer of A itself adds where it is computed otherwise (batch size, kernels, "
+            "precision), times the margin.",
             r"m \max_i \|A'_l(a_i) - A_l(a_i)\| / \|A_l(a_i)\|", scale="log",
         ),
         Quantity(

@@ -54,6 +54,6 @@ def sentence(
     if not (more := len(finding.layers) - 1):
         return text
     text += f" {more} more layer{'s differ' if more > 1 else ' differs'} by more than noise"
-    if largest is None or largest.layer == finding.first:
+    if largest is None or round(100 * largest.value) <= round(100 * share.value):
         return f"{text}."
     return f"{text}, with the largest share, {100 * largest.value:.0f} %, at {largest.layer}."
