@@ -20,7 +20,7 @@ from lisse.reporting.series import Series, drawable
 def draw_line(
     ax: Axes, x: Sequence[float], line: Series, colour: Any, *, log: bool, label: str, dash: Any = None
 ) -> None:
-    """Draw a line with a marker per row and its kind, and its intervals: a band along a line that has all, else bars."""
+    """Draw a line with a marker per row and its kind, and intervals: a band along a line that has all, else bars."""
     values = line.values(log)
     low, high = line.band(log)
     style = dash or ("--" if line.kind == "heuristic" else "-")
