@@ -63,7 +63,7 @@ def small(device: torch.device, samples: int) -> Network:
 
 
 def large(device: torch.device, samples: int) -> Network:
-    return (*llama(device, samples), "model.layers.11")
+    return (*llama(device, False, samples), "model.layers.11")
 
 
 MODELS: dict[str, Callable[[torch.device, int], Network]] = {"resnet20": resnet, "llama": large, "small": small}

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from lisse.profile import Row
+from lisse.profile import Row, Value
 from lisse_experiments.form import Claim, Finding, above
 from lisse_experiments.outputs import csv_file
 from lisse_experiments.topolip.accuracy import ALL, CORRUPTIONS, SEVERITIES
@@ -22,7 +22,7 @@ NAMES: dict[Statistic, str] = {
     "max": "TopoLip", "mean": "mean change rate", "shape": "distance of shapes at the last block",
 }  # fmt: skip
 # The readings of TopoLip that the paper leaves open, beside W1 and W2: what is a layer, what the input is, H0 or H1.
-READINGS = tuple(itertools.product((True, False), (False, True), DIMS))
+READINGS: tuple[tuple[bool, bool, Value], ...] = tuple(itertools.product((True, False), (False, True), DIMS))
 LIKE = 1.5  # two numbers are alike within this factor
 DROPS = {"drop": "drop", "lost_share": "share of accuracy lost"}
 
