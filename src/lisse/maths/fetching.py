@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def fetched(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU; those of a device, of one dtype, in one copy for each dtype."""
+    """The tensors on the CPU; those of a device in one copy for each dtype."""
     near: dict[str, Tensor] = {}
-    for kind in dict.fromkeys(values.dtype for values in numbers.values() if values.is_cuda):
-        far = {name: values for name, values in numbers.items() if values.is_cuda and values.dtype == kind}
+    for kind in dict.fromkeys((values.dtype, values.device) for values in numbers.values() if values.is_cuda):
+        far = {name: values for name, values in numbers.items() if (values.dtype, values.device) == kind}
         flat = torch.cat([values.detach().flatten() for values in far.values()]).cpu()
         sizes = [values.numel() for values in far.values()]
         near |= {name: part.view(far[name].shape) for name, part in zip(far, flat.split(sizes), strict=True)}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from lisse.instruments.attention import attention_of
@@ -26,6 +28,7 @@ from lisse.instruments.contraction.rows import (
     worst_token_rows,
 )
 from lisse.maths.corruption import CORRUPTIONS
+from lisse.maths.machine_code import workers
 from lisse.networks.attention import AttentionSite
 from lisse.profile import Chart, Headline, Line, Panel, Part, Quantity, Row
 from lisse.run import Instrument, Run, level_option, option
@@ -543,10 +546,10 @@ class Contraction(Instrument):
     ) -> tuple[list[Row], list[str]]:
         """All rows in the order of the quantities, those of whole layers first, and what is to say of the bounds."""
         run, notes = plan.pairs.run, Notes()
-        mean = partial(pair_mean, run, self.level)
-        rows = list(depth_rows(mean, plan.depth, numbers))
-        if plan.depth and (row := correlation_row(run, self.level, numbers["depth/0"], numbers["output"])) is not None:
-            rows.append(row)
+        mean = partial(_submitted, run, self.level)
+        rows: list[Row | Future[Row]] = list(depth_rows(mean, plan.depth, numbers))
+        if plan.depth and (pearson := correlation_row(run, self.level, numbers["depth/0"], numbers["output"])):
+            rows.append(pearson)
         layers = zip(layer_numbers(plan.sites, forms, numbers), layer_numbers(plan.sites, forms, points), strict=True)
         for index, (layer, near) in enumerate(layers):
             rows += stretch_rows(mean, layer)
@@ -558,7 +561,7 @@ class Contraction(Instrument):
             notes.look(layer, bounds)
             local = list(local_rows(mean, near, plan.metric))
             for row in local:
-                if row.quantity == "log_hull_bound":
+                if isinstance(row, Row) and row.quantity == "log_hull_bound":
                     notes.judge(row.quantity, layer, row.value)
             rows += local
             worst, why = worst_token_rows(layer, near, self.vacuous, run.model.get_submodule(layer.site.entry.module))
@@ -567,8 +570,9 @@ class Contraction(Instrument):
                 notes.loose.setdefault(why, []).append(layer.site.name)
             run.tell(f"{self.name}: bounds", index + 1, len(forms), "layers")
         order = {quantity.name: index for index, quantity in enumerate(self.QUANTITIES)}
-        rows.sort(key=lambda row: (bool(row.at), order[row.quantity]))
-        return rows, list(notes.sentences())
+        finished = [row if isinstance(row, Row) else row.result() for row in rows]
+        finished.sort(key=lambda row: (bool(row.at), order[row.quantity]))
+        return finished, list(notes.sentences())
 
     def _pair_note(self, against: Counterpart) -> str:
         pair = {
@@ -579,6 +583,12 @@ class Contraction(Instrument):
         norm = {1: "sum of absolute differences", 2: "Euclidean distance"}[self.ground]
         order = "∞" if math.isinf(self.p) else f"{self.p:g}"
         return f"A pair is {pair}. Distances are W_{order} of the token measures; between tokens, the {norm}."
+
+
+def _submitted(run: Run, *args: Any, **at: Any) -> Row | Future[Row]:
+    """:func:`pair_mean` by another thread, where there are some: each mean has resamples of its own."""
+    threads = torch.get_num_threads()
+    return pair_mean(run, *args, **at) if threads < 2 else workers(threads).submit(pair_mean, run, *args, **at)
 
 
 def _along(run: Run, sites: Sequence[AttentionSite]) -> list[Tap]:

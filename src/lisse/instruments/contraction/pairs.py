@@ -134,6 +134,8 @@ class Metric:
         if math.isinf(self.p):
             values = [float(wasserstein_infinity(x, y, ground=self.ground)) for x, y in zip(xs, ys, strict=True)]
             return torch.tensor(values, dtype=torch.float64)
+        if xs[0].is_cuda:
+            return self.by_head(xs, ys, 1)[:, 0]
         like = Measure(xs[0])  # equal weights; the sets may be many and were checked already
         measures = [[carried(like, points) for points in side] for side in (xs, ys)]
         return wasserstein_batch(measures[0], measures[1], p=self.p, ground=self.ground).double()
@@ -221,9 +223,9 @@ def tokens_of(
 
 def refuse(refusals: Sequence[tuple[Tensor, str]]) -> None:
     """Whatever was not finite; the device is asked once."""
-    flags = torch.stack([finite for finite, _ in refusals]).tolist() if refusals else []
-    for finite, (_, reason) in zip(flags, refusals, strict=True):
-        if not finite:
+    flags = fetched({str(index): finite for index, (finite, _) in enumerate(refusals)})
+    for finite, (_, reason) in zip(flags.values(), refusals, strict=True):
+        if not bool(finite):
             raise ValueError(reason)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ from lisse.run.rows import LEAST_SAMPLES, Layer, interval_row, largest_row, samp
 from lisse.taps import Tap
 
 _LN10 = math.log(10)
-Mean = Callable[..., Row]  # of a quantity, its values over pairs, a layer, a kind, and coordinates
+Mean = Callable[..., Row | Future[Row]]  # of a quantity, its values over pairs, a layer, a kind, and coordinates
 
 
 def pair_mean(
@@ -39,7 +40,7 @@ def pair_mean(
 # --- along depth ----------------------------------------------------------------------------------------------------
 
 
-def depth_rows(mean: Mean, depth: Sequence[Tap], numbers: Mapping[str, Tensor]) -> Iterator[Row]:
+def depth_rows(mean: Mean, depth: Sequence[Tap], numbers: Mapping[str, Tensor]) -> Iterator[Row | Future[Row]]:
     """Distances at the entry of the blocks, behind each, and of the embeddings."""
     before = torch.zeros(0)
     for index, tap in enumerate(depth):
@@ -179,7 +180,7 @@ def layer_numbers(
     ]
 
 
-def stretch_rows(mean: Mean, layer: LayerNumbers) -> Iterator[Row]:
+def stretch_rows(mean: Mean, layer: LayerNumbers) -> Iterator[Row | Future[Row]]:
     """What the pass over pairs has seen at one layer."""
     site, numbers = layer.site, layer.numbers
     yield largest_row("radius", numbers["radius"], "exact", site)
@@ -224,7 +225,7 @@ def bound_rows(layer: LayerNumbers, bounds: WeightBounds) -> Iterator[Row]:
             yield row("log_bound", bound, head=h)
 
 
-def local_rows(mean: Mean, layer: LayerNumbers, metric: Metric) -> Iterator[Row]:
+def local_rows(mean: Mean, layer: LayerNumbers, metric: Metric) -> Iterator[Row | Future[Row]]:
     """All rows of one layer from the few points."""
     site, numbers = layer.site, layer.numbers
     if "jacobian" in numbers:

@@ -191,9 +191,9 @@ def added_rank(before: Sequence[Tensor], both: Sequence[Tensor]) -> list[Tensor]
     """
     ranks = []
     for side in (before, both):
-        sizes: dict[int, list[int]] = {}
+        sizes: dict[Any, list[int]] = {}
         for index, gram in enumerate(side):
-            sizes.setdefault(gram.shape[-1], []).append(index)
+            sizes.setdefault((gram.shape[-1], gram.device), []).append(index)
         counts: dict[int, Tensor] = {}
         for indices in sizes.values():
             parts = [side[index] for index in indices]

@@ -141,11 +141,10 @@ class Reading:
 
     def _refuse(self) -> None:
         """Layers whose activations are not finite."""
-        if self.finite:
-            flags = torch.stack([flag for flag, _ in self.finite]).tolist()
-            for finite, (_, reason) in zip(flags, self.finite, strict=True):
-                if not finite:
-                    raise ValueError(reason)
+        flags = fetched({str(index): finite for index, (finite, _) in enumerate(self.finite)})
+        for finite, (_, reason) in zip(flags.values(), self.finite, strict=True):
+            if not bool(finite):
+                raise ValueError(reason)
 
     def _lengths(self, layer: AttentionBlock, tokens: int, count: int) -> Tensor:
         """:func:`lengths_of` of the batch, asked of the device once."""

@@ -188,8 +188,8 @@ class HeadTerms:
             for x in (v, z)
         )
         spreads, pulled, steep = spreads + self.norm * eps, pulled + self.turn * eps, steep + self.turn * eps
-        value = self.norm + float((spreads * (steep + pulled)).max())
-        return bound(log(float(value)), [Hypothesis(f"no token is further than {eps:g} from its place", True, "given")])
+        value = float(self.norm + (spreads * (steep + pulled)).max())
+        return bound(log(value), [Hypothesis(f"no token is further than {eps:g} from its place", True, "given")])
 
     def keys_on_hull(self) -> Bound:
         """:func:`keys_on_hull`."""
