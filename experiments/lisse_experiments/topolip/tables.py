@@ -17,7 +17,7 @@ from lisse_experiments.topolip.networks import Family
 from lisse_experiments.topolip.result import Result, Statistic
 
 ORDERS = (1, 2)
-DIMS = (0, 1, "all")
+DIMS: tuple[Value, ...] = (0, 1, "all")
 NAMES: dict[Statistic, str] = {
     "max": "TopoLip", "mean": "mean change rate", "shape": "distance of shapes at the last block",
 }  # fmt: skip
