@@ -51,7 +51,7 @@ class _State:
 
     ``jacobian`` J is ``[t, d', d]`` where tokens do not meet, ``[t, d', t, d]`` else. Since tokens met last, every
     token went its own way: :math:`J = S J_1` with ``since`` S ``[t, d', d_1]``. All turns are in ℓ2 over all tokens and
-    of the worst token: ``met`` ≥ ‖J_1' − J_1‖, ``along`` ≥ ‖(S' − S)J_1‖; ``spin`` ≥ ‖S' − S‖ is alike in both.
+    of the worst token: ``met`` ≥ ‖J_1' − J_1‖, ``along`` ≥ ‖(S' − S)J_1‖; ``lone`` ≥ ‖S' − S‖ is alike in both.
     ``ball``: how far any token of the block's input moves; ``origin``: what states share whose tokens met last there.
     """
 
@@ -60,7 +60,7 @@ class _State:
     since: Tensor
     met: tuple[float, float]
     along: tuple[float, float]
-    spin: float
+    lone: float
     ball: float
     origin: object
 
@@ -78,7 +78,7 @@ class _State:
     def turn(self) -> tuple[float, float]:
         """Of ‖J' − J‖: :math:`S'J_1' - SJ_1 = S(J_1' - J_1) + (S' - S)J_1 + (S' - S)(J_1' - J_1)`."""
         size = float(_spectral(self.since).max())
-        first, second = (((size + self.spin) * met + part) for met, part in zip(self.met, self.along, strict=True))
+        first, second = (((size + self.lone) * met + part) for met, part in zip(self.met, self.along, strict=True))
         return first * _EDGE, second * _EDGE
 
     @cached_property
@@ -358,19 +358,19 @@ def _steps(branch: tuple[nn.Module, ...]) -> list[Callable[[_State, dict[nn.Modu
 
 
 def _sum(parts: list[_State]) -> _State:
-    first, *branches = parts
-    tokens = sum((part.tokens for part in branches), first.tokens)
+    first, *further = parts
+    tokens = sum((part.tokens for part in further), first.tokens)
     dense = any(part.jacobian.ndim == 4 for part in parts)
     jacobian = sum(
-        (_dense(part.jacobian) if dense else part.jacobian for part in branches),
+        (_dense(part.jacobian) if dense else part.jacobian for part in further),
         _dense(first.jacobian) if dense else first.jacobian,
     )
-    if any(part.origin is not first.origin for part in branches):
+    if any(part.origin is not first.origin for part in further):
         return _met(tokens, jacobian, (sum(p.turn[0] for p in parts), sum(p.turn[1] for p in parts)), first.ball)
-    since = sum((part.since for part in branches), first.since)
+    since = sum((part.since for part in further), first.since)
     along = sum(part.along[0] for part in parts), sum(part.along[1] for part in parts)
-    spin = sum(part.spin for part in parts)
-    return _State(tokens, jacobian, since, first.met, along, spin, first.ball, first.origin)
+    lone = sum(part.lone for part in parts)
+    return _State(tokens, jacobian, since, first.met, along, lone, first.ball, first.origin)
 
 
 def _through(
@@ -386,9 +386,9 @@ def _through(
     sizes = float((_spectral(jacobian) + turn).max()) * _EDGE
     along = _both(pair(x.jacobian))
     along = sizes * x.along[0] + along[0], sizes * x.along[1] + along[1]
-    spin = sizes * x.spin + float(pair(x.since).amax()) * _EDGE
+    lone = sizes * x.lone + float(pair(x.since).amax()) * _EDGE
     product = _along(jacobian, x.jacobian)
-    return _State(tokens, product, jacobian @ x.since, x.met, along, spin, x.ball, x.origin)
+    return _State(tokens, product, jacobian @ x.since, x.met, along, lone, x.ball, x.origin)
 
 
 def _norm(module: nn.Module, x: _State) -> _State:
@@ -548,12 +548,12 @@ def _attention(layer: TokenAttention, head: _Attended | str, x: _State) -> _Stat
         # The heads side by side, before the output map: in the two largest parts they look at directions of their own.
         weights = (grown * tilt * spread_v)[..., None] * rows.sqrt()
         pulled = _spectral((weights[..., None] * pulls).movedim(0, 1).flatten(1, 2)).max()
-        drawn = _spectral((weights[..., None] * head.answering).permute(1, 2, 0, 3)).square()
-        plain = small[0].amax(1) + (rows * (grown * small[1]).square()[..., None]).sum(1).amax(1).sqrt()
+        answers = _spectral((weights[..., None] * head.answering).permute(1, 2, 0, 3)).square()
+        little = small[0].amax(1) + (rows * (grown * small[1]).square()[..., None]).sum(1).amax(1).sqrt()
         beside = (
             float(first.max()) * _size(w.value.flatten(0, 1))
-            + float(plain.norm() + pulled + drawn.sum(0).max().sqrt()),
-            float((tilted * sizes_v + sum(small)).amax(1).norm() + pulled + drawn.sum(1).max().sqrt()),
+            + float(little.norm() + pulled + answers.sum(0).max().sqrt()),
+            float((tilted * sizes_v + sum(small)).amax(1).norm() + pulled + answers.sum(1).max().sqrt()),
         )
         turns = [min(turn, joined * other) for turn, other in zip(turns, beside, strict=True)]
         turns[0] = min(turns[0], math.sqrt(t) * turns[1])
