@@ -9,8 +9,9 @@ from torch import nn
 import lisse
 from lisse import taps
 from lisse.data import Dataset
-from lisse.instruments import Sensitivity
+from lisse.instruments import Robustness, Sensitivity
 from lisse.instruments.jacobians import graph, kept_bytes
+from lisse.maths.jacobian import jacobian_norm
 from lisse.networks import zoo
 from lisse.run.fingerprint import model_fingerprint
 
@@ -138,6 +139,42 @@ def test_a_measured_graph_fits_the_memory_it_says():
         torch.autograd.grad(y, activations[run.taps.source.name], covector, create_graph=True)
         held = torch.cuda.memory_allocated() - before
     assert count * size == pytest.approx(held, rel=0.25)
+
+
+@pytest.mark.parametrize("gain", [0.4, 1.0, 2.4])
+@pytest.mark.parametrize("width", [6, 64, 96])
+def test_jacobian_norms_on_the_gpu_are_the_cpus_also_of_products_out_of_range(gain, width):
+    """The GPU takes vectors in cuts, asks once a step, and takes a step again where a product left the range."""
+    torch.manual_seed(0)
+    weights = [gain * torch.linalg.qr(torch.randn(width, width)).Q for _ in range(100)]
+    weights[50] = weights[50] @ torch.diag(torch.linspace(1, 0.1, width))
+    start = torch.randn(3, width)
+
+    def norm(device):
+        x = torch.ones(3, width, device=device, requires_grad=True)
+        y = x
+        for weight in weights:
+            y = y @ weight.to(device)
+            y = y - y.detach()
+        return jacobian_norm(y, x, start=start, max_iter=40, tol=1e-5)
+
+    ours, theirs = norm("cuda"), norm("cpu")
+    assert ours.value.device.type == ours.direction.device.type == ours.converged.device.type == "cuda"
+    torch.testing.assert_close(ours.value.cpu(), theirs.value, rtol=1e-4, atol=0)
+    assert bool(ours.converged.all()) == bool(theirs.converged.all())
+
+
+def test_robustness_on_the_gpu_repeats_itself_in_any_batch():
+    data = Dataset("d", images(40), targets=torch.arange(40) % 10)
+    options = Robustness(corruptions=("gaussian_noise", "shot_noise", "glass_blur"), severities=(3,), distances=10)
+    model = zoo.build("resnet20").eval()
+    first, second = (
+        lisse.measure(model, data, options, device="cuda", batch=batch)["robustness"].arrays for batch in (40, 13)
+    )
+    answers = {name: values for name, values in first.items() if name.startswith("right/corruption")}
+    assert len(answers) == 3
+    for name, values in answers.items():  # an answer may stand on an edge
+        assert (second[name] != values).mean() <= 0.05
 
 
 def test_sensitivity_on_the_gpu_is_the_cpus(exact):
