@@ -7,7 +7,7 @@ B is A with the matrices of one block rounded to 4 bits, so that every step of a
 what gives `drift`, `injected` and `inherited`: A, B, and B whose layers get what they get in A; its noise apart.
 The whole is `lisse.drift` with defaults, without clouds and with them. Forwards are counted by a hook, in each
 precision (noise runs a copy in a finer one), and their floor is the time that as many samples take bare, in batches of
-the same size. Best of the rounds, after one that is not timed. `--waits` prints where the host waits for a GPU instead.
+the same size, in turns with the rest. Best of the rounds, after one that is not timed. `--waits` prints where the host waits for a GPU instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from large_models import bare, llama
+from large_models import llama
 from timing import publish, race
 from torch import Tensor, nn
 
@@ -98,6 +98,13 @@ def counted(models: tuple[nn.Module, nn.Module], work: Callable[[], object]) -> 
     return dict(counts)
 
 
+@torch.inference_mode()
+def bare(model: nn.Module, data: Dataset, batch: int, device: torch.device) -> None:
+    """The forwards of a network alone."""
+    for part in data.batches(batch, device=device):
+        model(**part.inputs) if isinstance(part.inputs, dict) else model(part.inputs.to(next(model.parameters()).dtype))
+
+
 def waits(work: Callable[[], object]) -> str:
     """Where the host waits for the GPU during ``work``: how often, file and line, most first."""
     torch.cuda.set_sync_debug_mode("warn")
@@ -154,15 +161,22 @@ def main() -> None:
             work()
             print(f"## {name}\n{waits(work)}", flush=True)
         return
-    floors = {next(a.parameters()).dtype: bare(a, data, options.batch, device)}
+    own = next(a.parameters()).dtype
     forwards = {name: counted((a, b), work) for name, work in works.items()}
-    for dtype in set(itertools.chain(*forwards.values())) - set(floors):
-        floors[dtype] = bare(copy.deepcopy(a).to(dtype), data, options.batch, device)
-    two = 2 * n * next(iter(floors.values()))
+    models = {
+        dtype: a if dtype == own else copy.deepcopy(a).to(dtype)
+        for dtype in {own, *itertools.chain(*forwards.values())}
+    }
+    passes = {dtype: functools.partial(bare, model, data, options.batch, device) for dtype, model in models.items()}
     sentence = whole(False).notes[0]
     after = torch.cuda.synchronize if device.type == "cuda" else None
+    names = {str(dtype): work for dtype, work in passes.items()}
+    timings = race({**names, **works}, rounds=options.rounds, after=after)
+    best = {timing.name: timing.best for timing in timings}
+    floors = {dtype: best[str(dtype)] / n for dtype in passes}
+    two = 2 * n * floors[own]
     lines = ["| | seconds | samples forwarded | over two bare passes | over its forwards |", "|---|---|---|---|---|"]
-    for timing in race(works, rounds=options.rounds, warmup=0, after=after):
+    for timing in timings[len(names) :]:
         samples = forwards[timing.name]
         words = " + ".join(f"{count:,} in {str(dtype).removeprefix('torch.')}" for dtype, count in samples.items())
         floor = sum(count * floors[dtype] for dtype, count in samples.items())
