@@ -7,7 +7,8 @@ B is A with the matrices of one block rounded to 4 bits, so that every step of a
 what gives `drift`, `injected` and `inherited`: A, B, and B whose layers get what they get in A; its noise apart.
 The whole is `lisse.drift` with defaults, without clouds and with them. Forwards are counted by a hook, in each
 precision (noise runs a copy in a finer one), and their floor is the time that as many samples take bare, in batches of
-the same size, in turns with the rest. Best of the rounds, after one that is not timed. `--waits` prints where the host waits for a GPU instead.
+the same size, in turns with the rest. Best of the rounds, after one that is not timed. `--waits` prints where the host
+waits for a GPU instead.
 """
 
 from __future__ import annotations
