@@ -46,18 +46,17 @@ def checksum(tensor: Tensor) -> Tensor:
     """
     values = tensor.detach()
     values = (values.to_local() if hasattr(values, "to_local") else values).contiguous().reshape(-1)
-    values = torch.view_as_real(values).reshape(-1) if values.is_complex() else values
+    values = torch.view_as_real(values.resolve_conj()).reshape(-1) if values.is_complex() else values
     size = values.element_size()
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
     words = values.view(kinds.get(size, torch.int32))
-    mixers = torch.tensor(_MIXERS, device=words.device)
     sums = torch.zeros(2, dtype=torch.long, device=words.device)
     for start in range(0, len(words), _AT_ONCE):
         part = words[start : start + _AT_ONCE].long()
         index = torch.arange(start + 1, start + 1 + len(part), device=words.device)
         for turn in range(2):
-            weight = index * mixers[turn]
-            weight = (weight ^ (weight >> 29)) * mixers[1 - turn] | 1
+            weight = index * _MIXERS[turn]
+            weight = (weight ^ (weight >> 29)) * _MIXERS[1 - turn] | 1
             sums[turn] += (weight * part).sum()
     return sums
 

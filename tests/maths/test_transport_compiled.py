@@ -118,3 +118,14 @@ def test_a_gpu_gives_the_same(p, ground):
     listed = wasserstein_batch([*x.cuda()], [one[: 3 + k % 6] for k, one in enumerate(y.cuda())], p=p, ground=ground)
     each = [wasserstein(a, b[: 3 + k % 6], p=p, ground=ground) for k, (a, b) in enumerate(zip(x, y, strict=True))]
     torch.testing.assert_close(listed.cpu(), torch.stack(each), rtol=1e-12, atol=0)
+
+
+def test_large_powers_stay_in_range_and_what_leaves_it_is_refused():
+    """Of distances of some thousands the 12th power is far over what float32 holds."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(2, 9, 4096, generator=generator) for _ in range(2))
+    powers = device.device_powers(x, y, p=12, ground=1)[:, 0]
+    expected = torch.stack([wasserstein(a.double(), b.double(), p=12, ground=1) for a, b in zip(x, y, strict=True)])
+    torch.testing.assert_close(powers ** (1 / 12), expected, rtol=1e-5, atol=0)
+    with pytest.raises(ValueError, match="must be finite, got infinity"):
+        device.device_powers(x, y, p=200, ground=1)

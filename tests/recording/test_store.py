@@ -253,3 +253,16 @@ def test_what_is_said_of_memory_holds_for_device_and_machine(monkeypatch):
     assert budgets(None, torch.device("cuda")) == (2 * 2**30, 5 * 2**30)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (80 * 2**30, 80 * 2**30))
     assert budgets(None, torch.device("cuda")) == (2 * 2**30, 6 * 2**30)
+
+
+@pytest.mark.parametrize("reserved", [True, False])
+def test_a_stack_that_leaves_the_device_goes_to_a_file_where_memory_has_no_room(reserved):
+    rows = torch.rand(90, 100)
+    store = Store(20_000, device=torch.device("cpu"), room=60 * 100 * 4 * 2)
+    for start in range(0, 90, 30):
+        if reserved:
+            store.reserve({"a": ((100,), rows.dtype)}, 30)
+        store.append("a", rows[start : start + 30])
+        assert store.resident <= store.budget
+    assert store.on_device == 0
+    assert torch.equal(store.read("a"), rows)

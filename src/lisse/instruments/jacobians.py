@@ -116,7 +116,7 @@ def kept_bytes(run: Run, source: Tap) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # the tensor itself, kept by the graph that it came from, would never be freed
 
     taps = [source, *(tap for tap in run.taps if tap.name != source.name)]
     with (

@@ -157,6 +157,7 @@ class Pass:
                         self.progress(Event("forward", done, goal, "samples"))
                     if self.after is not None:
                         self.after(self)
+                self.store.settle()
         except BaseException as error:
             self.store.close()
             self.broken = f"{type(error).__name__}: {error}"

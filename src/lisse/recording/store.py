@@ -116,8 +116,8 @@ class Store:
             _trim(slot)
             segment = self._device_segment(slot, rows, joined)
             if segment is None:
-                self._leave_device(slot)
-                if self.resident + slot.row_bytes * rows + joined > self.budget:
+                self._leave_device(slot, slot.row_bytes * rows + joined)
+                if slot.file is not None or self.resident + slot.row_bytes * rows + joined > self.budget:
                     self._spill(slot)
                     continue
                 segment = _BLOCKS.empty((rows, *slot.shape), slot.dtype)
@@ -152,9 +152,12 @@ class Store:
             if room is not None:
                 slot.segments.append(room.copy_(rows))
             else:
-                self._leave_device(slot)
-                slot.segments.append(rows.to("cpu", slot.dtype, copy=True).contiguous())
-                self._keep_to_half()
+                self._leave_device(slot, self.resident + 2 * slot.row_bytes * count)
+                if slot.file is not None:
+                    self._write(slot, rows.to("cpu", slot.dtype).contiguous())
+                else:
+                    slot.segments.append(rows.to("cpu", slot.dtype, copy=True).contiguous())
+                    self._keep_to_half()
         slot.rows += count
 
     def read(self, name: str) -> Tensor:
@@ -171,6 +174,10 @@ class Store:
             _trim(slot)
             slot.segments = [torch.cat(slot.segments)]
         return slot.segments[0][: slot.rows] if slot.segments else torch.empty((0, *slot.shape), dtype=slot.dtype)
+
+    def settle(self) -> None:
+        """Wait for what is still on its way: threads may read from here on."""
+        self._staging.finish()
 
     def close(self, *, release: bool = True) -> None:
         """Let go of memory and files. Tensors already read stay valid.
@@ -197,9 +204,13 @@ class Store:
             return segment
         return None
 
-    def _leave_device(self, slot: _Slot) -> None:
-        """Bring a stack to memory that has no room on the device for what comes."""
-        if slot.apart:
+    def _leave_device(self, slot: _Slot, more: int) -> None:
+        """Bring a stack that has no room on the device to memory, ``more`` bytes beside it, or else to its file."""
+        if not slot.apart:
+            return
+        if self.resident + slot.size + more > self.budget:
+            self._spill(slot)
+        else:
             slot.segments, slot.apart = [segment.cpu() for segment in slot.segments], False
 
     def _keep_to_half(self) -> None:
@@ -216,7 +227,8 @@ class Store:
         if slot.file is None:
             slot.file = tempfile.TemporaryFile(prefix="lisse-", dir=self.folder)  # noqa: SIM115  (lives with the store)
         while segments:
-            self._write(slot, segments.pop(0).cpu())
+            for rows in segments.pop(0).split(max(1, 2**26 // max(1, slot.row_bytes))):
+                self._write(slot, rows.cpu())
 
     def _write(self, slot: _Slot, rows: Tensor) -> None:
         assert slot.file is not None

@@ -356,7 +356,10 @@ def _other_sides(instrument: Instrument) -> str | None:
 def _no_room(instrument: Instrument, run: Run) -> str | None:
     """Why the machine has no room for an instrument's mathematics; what takes more than the budget is announced."""
     need, free = instrument.bytes(run), free_bytes(torch.device("cpu"))
-    if need > parse_bytes(run.memory):
+    budget = parse_bytes(run.memory)
+    if run.device.type == "cuda":  # graphs and clouds are held there, diagrams here
+        free, budget = None if free is None else free + (free_bytes(run.device) or 0), budget + run.device_memory
+    if need > budget:
         run.say(instrument.name, f"takes {need / 2**30:.2g} GiB beside memory={run.memory}. {instrument.SPARES}")
     if free is None or need <= free:
         return None

@@ -358,7 +358,7 @@ class _Comparison:
 def _heads(weights: AttentionWeights, tokens: Tensor, causal: bool) -> Tensor:
     """The heads' outputs side by side ``[t, M·h]`` of one sample's valid tokens."""
     n = len(tokens)
-    added = masked(torch.ones(1, n), n, causal=True) if causal else None
+    added = masked(torch.ones(1, n, device=tokens.device), n, causal=True) if causal else None
     _, heads, _ = attended(weights, tokens[None], tokens[None], added)
     return heads[0].transpose(0, 1).flatten(1)
 

@@ -324,6 +324,14 @@ class Isometry(Instrument):
         self, run: Run, work: Mapping[tuple[str, ...], Work], *, before: Callable[[], object], task: str, share: int
     ) -> dict[tuple[str, ...], dict[str, Tensor]]:
         threads = _threads(run, share)
+        if run.device.type == "cpu" and threads < torch.get_num_threads():
+            # Few layers at a time with one core each would leave cores idle.
+            before()
+            finished = {}
+            for index, (key, make) in enumerate(work.items()):
+                finished[key] = run.piece(self, key, make)
+                run.tell(task, index + 1, len(work), "layers")
+            return finished
         pieces, failed = pieces_in_threads(run, self, work, before=before, task=task, unit="layers", threads=threads)
         for error in failed.values():
             raise error

@@ -371,7 +371,8 @@ def _norms(points: Tensor) -> Tensor:
     """Euclidean norms ``[n]`` of activations ``[n, …]``, a few at a time: squares are added up in float64."""
     flat = points.flatten(1)
     if flat.device.type != "cpu":
-        return torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64).cpu()
+        parts = flat.split(max(1, 2**24 // max(1, flat.shape[1])))  # each is widened as a whole
+        return torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]).cpu()
     rows = max(1, min(64, 2**21 // max(1, flat.shape[1])))
     # 16 MB that are used again: fresh ones pile up in the heap.
     wide = flat.new_empty((rows, flat.shape[1]), dtype=torch.float64)

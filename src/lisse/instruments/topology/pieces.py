@@ -1,4 +1,4 @@
-"""Topology's work in threads, every finished piece kept so that an interrupted run goes on from it."""
+"""Work in threads, layer by layer, every finished piece kept so that an interrupted run goes on from it."""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ def shapes_of(points: Values, rows: Tensor, *, device: torch.device | str | None
     if torch.device(cloud.device if device is None else device).type == "cpu":
         return [shape_of(cloud, rows=index, device=device) for index in rows]
     matrices = distance_matrices(cloud, rows, device=device)
-    norms = torch.linalg.vector_norm(cloud, dim=1, dtype=torch.float64)[rows.to(cloud.device)].amax(1)
+    parts = cloud.split(max(1, _ROWS // cloud.shape[1]))  # each is widened as a whole
+    lengths = torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts])
+    norms = lengths[rows.to(cloud.device)].amax(1)
     share = torch.finfo(cloud.dtype).eps / 2
     pairs = zip(matrices.cpu(), norms.tolist(), strict=True)
     return [_shape(distances, norm, share, "centroid") for distances, norm in pairs]

@@ -107,6 +107,7 @@ def _powers(
 def _by_device(left: Sequence[Measure], right: Sequence[Measure], p: float, ground: float) -> Tensor:
     """Distances between sets of one dimension, or of several in turn, where the first are."""
     kind, device = torch.promote_types(left[0].points.dtype, right[0].points.dtype), left[0].points.device
+    kind = torch.promote_types(kind, torch.float32)  # sums of thousands of differences leave the range of halves
     values = torch.empty(len(left), dtype=kind, device=device)
     for dim in dict.fromkeys(mu.dim for mu in left):
         indices = [k for k, mu in enumerate(left) if mu.dim == dim]
@@ -129,7 +130,7 @@ def _compilable(mu: Measure, nu: Measure, dim: int) -> bool:
 
 
 def _joined(side: Sequence[Measure], mask: Sequence[bool], batch: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
-    """The indices sets' points one after another ``[t, d]``, and where each begins and the last ends."""
+    """The chosen sets' points one after another ``[t, d]``, and where each begins and the last ends."""
     measures = list(itertools.compress(side, mask))
     if batch is not None and all(mask):  # nothing is copied
         points = _array(batch).reshape(-1, batch.shape[-1])

@@ -39,7 +39,7 @@ def device_powers(
     for start in range(0, b, step):
         part = slice(start, start + step)
         costs = device_costs(x[part], y[part], ground=ground, heads=heads)
-        costs = costs if p == 1 else costs.pow_(p)
+        costs = costs if p == 1 else costs.double().pow_(p)  # large powers leave the range of float32
         sizes = [(i, j) for i, j in zip(left[part], right[part], strict=True) for _ in range(heads)]
         powers.append(_solved(costs, sizes, metric=p == 1))
     return torch.cat(powers).unflatten(0, (b, heads))
@@ -95,6 +95,10 @@ def _solved(costs: Tensor, sizes: Sequence[tuple[int, int]], *, metric: bool) ->
 def _solved_here(costs: np.ndarray, sizes: Sequence[tuple[int, int]], metric: bool) -> np.ndarray:
     """The same on the CPU, by all its threads."""
     compiled, powers = loops(LOOPS), np.empty(len(costs))
+    if not np.isfinite(costs).all():
+        raise ValueError(
+            "device_powers: distances to the power p must be finite, got infinity or NaN. Give a smaller p."
+        )
 
     def solve(k: int) -> None:
         n, m = sizes[k]
