@@ -7,8 +7,8 @@ B is A with the matrices of one block rounded to 4 bits, so that every step of a
 what gives `drift`, `injected` and `inherited`: A, B, and B whose layers get what they get in A; its noise apart.
 The whole is `lisse.drift` with defaults, without clouds and with them. Forwards are counted by a hook, in each
 precision (noise runs a copy in a finer one), and their floor is the time that as many samples take bare, in batches of
-the same size, in turns with the rest. Best of the rounds, after one that is not timed. `--waits` prints where the host
-waits for a GPU instead.
+the same size, in turns with the rest. Best of the rounds, after one that is not timed; on a CPU seconds are those of
+the processor. `--waits` prints where the host waits for a GPU instead.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import copy
 import functools
 import itertools
 import os
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -172,7 +173,8 @@ def main() -> None:
     sentence = whole(False).notes[0]
     after = torch.cuda.synchronize if device.type == "cuda" else None
     names = {str(dtype): work for dtype, work in passes.items()}
-    timings = race({**names, **works}, rounds=options.rounds, after=after)
+    now = time.process_time if device.type == "cpu" else time.perf_counter
+    timings = race({**names, **works}, rounds=options.rounds, after=after, now=now)
     best = {timing.name: timing.best for timing in timings}
     floors = {dtype: best[str(dtype)] / n for dtype in passes}
     two = 2 * n * floors[own]

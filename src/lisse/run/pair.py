@@ -112,17 +112,24 @@ class RunPair:
         return {tap: torch.cat(parts) if len(parts) > 1 else parts[0] for tap, parts in values.items()}, answers
 
     def patched(
-        self, side: PairSide, start: int, stop: int, values: Mapping[Tap, Tensor], looks: Sequence[Tap] = ()
+        self,
+        side: PairSide,
+        start: int,
+        stop: int,
+        values: Mapping[Tap, Tensor],
+        looks: Sequence[Tap] = (),
+        reduce: Callable[[Tap, Tensor, int], Tensor] | None = None,
     ) -> tuple[dict[Tap, Tensor], dict[str, Tensor]]:
         """A forward that goes on with ``values`` at these taps, and its answers.
 
-        With it comes what stood at the taps ``looks``, of these or of others, before it was replaced.
+        With it comes what stood at the taps ``looks``, of these or of others, before it was replaced: a copy, or what
+        ``reduce(tap, activation, offset)`` makes of the samples from ``start + offset`` on, a row for each.
         """
         before: dict[Tap, list[Tensor]] = {tap: [] for tap in looks}
 
         def on(tap: Tap, activation: Tensor, offset: int) -> Tensor | None:
             if tap in before:
-                before[tap].append(activation.clone())
+                before[tap].append(activation.clone() if reduce is None else reduce(tap, activation, offset))
             if tap not in values:
                 return None
             rows = values[tap][offset : offset + len(activation)]
@@ -131,7 +138,7 @@ class RunPair:
 
         answers = self._forwards(side, start, stop, list(dict.fromkeys([*values, *looks])), on)
         self.forwards["patched"] += stop - start
-        return {tap: torch.cat(parts) for tap, parts in before.items()}, answers
+        return {tap: torch.cat(parts) if len(parts) > 1 else parts[0] for tap, parts in before.items()}, answers
 
     def _forwards(
         self, side: PairSide, start: int, stop: int, taps: Sequence[Tap], on: Callable[[Tap, Tensor, int], Any]

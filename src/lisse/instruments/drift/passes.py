@@ -52,23 +52,31 @@ def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True
     a_states, a_answers = pair.states("a", start, stop, [layer.a for layer in layers])
     b_states, b_answers = pair.states("b", start, stop, [layer.b for layer in layers])
     numbers: dict[str, Tensor] = {}
-    forced: dict[Tap, Tensor] = {}
+    forced: dict[Tap, Tensor] = {}  # of each sample what is injected and what is inherited
     forced_answers: dict[str, Tensor] = {}
     if live is not None and pair.alike:
         source = a_states if live == "b" else b_states
         spots = {getattr(layer, live): source[layer.a if live == "b" else layer.b] for layer in pair.alike}
-        forced, forced_answers = pair.patched(live, start, stop, spots, list(spots))
+        twins = {getattr(layer, live): layer for layer in pair.alike}
+
+        def reduce(tap: Tap, activation: Tensor, offset: int) -> Tensor:
+            rows = slice(offset, offset + len(activation))
+            a, b = a_states[twins[tap].a][rows], b_states[twins[tap].b][rows]
+            return _split(a, b, activation, live, None if mask is None else mask[rows])
+
+        forced, forced_answers = pair.patched(live, start, stop, spots, list(spots), reduce)
     for layer in layers:
         a, b = a_states[layer.a], b_states[layer.b].to(a_states[layer.a].device)
         if layer.alike:
-            numbers |= _of_layer(layer.name, a, b, forced.get(layer.b if live == "b" else layer.a), live, mask)
+            numbers |= _of_layer(layer.name, a, b, forced.get(layer.b if live == "b" else layer.a), mask)
         if full:
             numbers |= cloud_sums(layer.name, a, b, mask if layer.alike else None, start)
     common = [name for name in a_answers if name in b_answers and a_answers[name].shape == b_answers[name].shape]
     output = pair.output
-    parts = [
-        _of_layer(output, a_answers[name], b_answers[name], forced_answers.get(name), live, mask) for name in common
-    ]
+    parts = []
+    for name in common:
+        a, b, between = a_answers[name], b_answers[name], forced_answers.get(name)
+        parts.append(_of_layer(output, a, b, None if between is None else _split(a, b, between, live, mask), mask))
     for key in parts[0] if parts else ():  # of several answers the one that differs most; the first is what counts
         numbers[key] = parts[0][key] if key.startswith("cosine") else torch.stack([part[key] for part in parts]).amax(0)
     if full and "answer" in common:
@@ -84,18 +92,21 @@ def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True
     return numbers
 
 
-def _of_layer(
-    name: str, a: Tensor, b: Tensor, forced: Tensor | None, live: PairSide | None, mask: Tensor | None
-) -> dict[str, Tensor]:
+def _split(a: Tensor, b: Tensor, between: Tensor, live: PairSide | None, mask: Tensor | None) -> Tensor:
+    """Norms of what is injected and of what is inherited, ``[n, 2]``."""
+    first, second = decomposition(a, b.to(a.device), between.to(a.device))
+    injected, inherited = (first, second) if live == "b" else (second, first)
+    return torch.stack([norms(injected, mask), norms(inherited, mask)], 1)
+
+
+def _of_layer(name: str, a: Tensor, b: Tensor, forced: Tensor | None, mask: Tensor | None) -> dict[str, Tensor]:
     b = b.to(a.device)
     size, other = norms(a, mask), norms(b, mask)
     drift = relative_difference(a, b, mask=mask)
     numbers = {f"drift/{name}": drift, f"cosine/{name}": cosine_of_norms(size, other, drift * size)}
     if forced is not None:
-        first, second = decomposition(a, b, forced.to(a.device))
-        injected, inherited = (first, second) if live == "b" else (second, first)
-        numbers[f"injected/{name}"] = ratio(norms(injected, mask), size)
-        numbers[f"inherited/{name}"] = ratio(norms(inherited, mask), size)
+        numbers[f"injected/{name}"] = ratio(forced[:, 0], size)
+        numbers[f"inherited/{name}"] = ratio(forced[:, 1], size)
     return numbers
 
 
