@@ -274,6 +274,25 @@ def test_another_engines_kernels_are_noise():
     assert "does not part" in profile.notes[0]
 
 
+def test_of_several_answers_the_one_that_changes_most_counts_everywhere():
+    class Double(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.plain = Plain()
+
+        def forward(self, x):
+            y = self.plain(x)
+            return {"logits": y, "steep": y.exp()}
+
+    a = Double().eval()
+    b = copy.deepcopy(a)
+    scaled("plain.b.0.weight", 1.2)(b)
+    data = torch.randn(24, 6, generator=torch.Generator().manual_seed(0))
+    profile = lisse.drift(a, b, data, instrument=dataclasses.replace(QUICK, alone=True))
+    (output,) = [row.value for row in profile.rows if row.quantity == "drift" and row.depth == 1]
+    assert value(profile, "alone", "plain.b") == pytest.approx(output, rel=0.2)
+
+
 def test_a_little_more_rounding_than_a_has_is_no_news(monkeypatch):
     from lisse.instruments import drift as module
 

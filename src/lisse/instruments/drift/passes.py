@@ -190,7 +190,10 @@ def swaps(pair: RunPair, layers: Sequence[str], start: int, stop: int) -> dict[s
 
 
 def singles(pair: RunPair, start: int, stop: int) -> dict[str, Tensor]:
-    """The relative change of A's answer where one layer alone is that of B, layer by layer: ``alone/LAYER`` ``[n]``."""
+    """The relative change of A's answer where one layer alone is that of B, layer by layer: ``alone/LAYER`` ``[n]``.
+
+    Of several answers it is that of the one that changes most, as in ``drift``.
+    """
     alike = pair.alike
     a_states, a_answers = pair.states("a", start, stop, [layer.a for layer in alike])
     spots = {layer.b: a_states[layer.a] for layer in alike}
@@ -198,5 +201,6 @@ def singles(pair: RunPair, start: int, stop: int) -> dict[str, Tensor]:
     numbers = {}
     for layer in alike:
         _, answers = pair.patched("a", start, stop, {layer.a: forced[layer.b]})
-        numbers[f"alone/{layer.name}"] = relative_difference(a_answers["answer"], answers["answer"])
+        changes = [relative_difference(a_answers[name], answers[name]) for name in a_answers]
+        numbers[f"alone/{layer.name}"] = torch.stack(changes).amax(0)
     return landed(numbers)
