@@ -61,7 +61,7 @@ def test_a_part_is_kept_and_the_same_command_goes_on(tmp_path, monkeypatch):
 
 def test_experiments_that_are_done_as_a_whole_take_no_parts():
     with pytest.raises(ValueError, match="units and minutes must be left out, got some"):
-        form.timed(study("isometry"), Task("smoke", Path("unused"), minutes=3.0))
+        form.timed(study("early_warning"), Task("smoke", Path("unused"), minutes=3.0))
 
 
 def result(value: float, seconds: float, n: int = 400) -> dict:

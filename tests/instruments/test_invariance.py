@@ -140,6 +140,7 @@ def test_what_judges():
         "Lipschitz": set(),
         "Sensitivity": {"relative_stretch", "margin_distance"},
         "Robustness": {"clean_accuracy", "mean_corruption_error", "attack_distance"},
+        "Drift": set(),
     }
 
 
