@@ -129,6 +129,30 @@ def test_logits_beyond_a_float_leave_half_a_diameter():
     assert bound.value == pytest.approx(1 + (half + 0.1) * (slope + 900 * half + 90), rel=1e-6)
 
 
+@pytest.mark.parametrize(("gap", "climb", "eps"), [(60.0, 7e4, 1e-3), (600.0, 8000.0, 0.1), (800.0, 1e7, 1e-4)])
+def test_a_weight_that_a_float_takes_for_nothing_may_grow_to_one(gap, climb, eps):
+    """Two tokens ``gap`` of logits apart; the second moves along a third axis to where the two are alike."""
+    matrix = torch.zeros(3, 3, dtype=torch.float64)
+    matrix[0, 2] = climb
+    atoms = torch.tensor([[0.5, 0.0, 0.0], [-0.5, 0.0, 0.0]], dtype=torch.float64)
+    eye = torch.eye(3, dtype=torch.float64)
+    potential = Bilinear(matrix, eye, 1.0, torch.tensor([gap, 0.0, 0.0], dtype=torch.float64))
+    rows = torch.softmax(potential(atoms, atoms), -1)
+    bound = attention_worst_token(potential, lookup=eye, atoms=atoms, eps=eps, rows=rows)
+
+    def attended(x):
+        return torch.softmax(potential(x, x), -1) @ x
+
+    stretches = []
+    for step in torch.linspace(-1, 1, 401, dtype=torch.float64).tolist():
+        moved = atoms.clone()
+        moved[1, 2] += step * eps
+        jacobian = torch.autograd.functional.jacobian(attended, moved)
+        stretches.append(float(torch.linalg.matrix_norm(jacobian[1, :, 1], 2)))
+    assert bound.valid
+    assert 100 < max(stretches) <= bound.value
+
+
 def test_maps_of_tokens_multiply_as_they_must():
     assert of_token_maps(2.0, 3.0, 0.5, (1.0, 4.0), (5.0, 7.0)) == 2 + 3 * 0.5 * (4 * 5 + 7 * 1)
 

@@ -185,3 +185,31 @@ def test_bad_input():
         local_bounds(model("bert"), IDS, [0.1], layers=["other"])
     with pytest.raises(TypeError, match="blocks of a kind that is known, got none"):
         local_bounds(torch.nn.Linear(3, 3), torch.zeros(3, 3), [0.1])
+
+
+@pytest.mark.parametrize(("gap", "climb", "eps"), [(450.0, 7200.0, 0.05), (600.0, 7200.0, 0.05), (600.0, 8e5, 5e-4)])
+def test_a_weight_that_a_float_takes_for_nothing_may_grow_to_one(gap, climb, eps, monkeypatch):
+    """Two tokens, whose logits are far apart, and a short way on which they meet: there the attention turns."""
+    config = transformers.GPT2Config(vocab_size=3, n_embd=4, n_layer=1, n_head=1, n_positions=8, bos_token_id=0,
+                                     eos_token_id=0)  # fmt: skip
+    config._attn_implementation, config.use_cache = "eager", False
+    network = transformers.GPT2Model(config).double().eval()
+    x, y, way = (torch.tensor(v, dtype=torch.float64) for v in ([1, -1, 1, -1], [1, 1, -1, -1], [0.5, -0.5, -0.5, 0.5]))
+    across = torch.nn.functional.normalize(x - y, dim=0)
+    block, eye = network.h[0], torch.eye(4, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+        network.wte.weight[:2] = torch.stack([x, y])
+        block.ln_1.weight.fill_(1)
+        block.ln_2.weight.fill_(1)
+        query = torch.outer(y / 4, gap * across) + torch.outer(way, climb * across)
+        block.attn.c_attn.weight.copy_(torch.cat([query, eye, eye], 1))
+        block.attn.c_proj.weight.copy_(eye)
+    monkeypatch.setattr(f"{__name__}.IDS", torch.tensor([[0, 1], [1, 0]]))
+    (bound,) = local_bounds(network, IDS, [eps])
+    run, tokens = block_of(network, bound.name)
+    steps = torch.linspace(-1, 1, 801, dtype=torch.float64)[:, None] * bound.eps * way
+    points = tokens + torch.stack([torch.zeros_like(steps), steps], 1)[:, None]
+    norms = [float(torch.linalg.matrix_norm(jacrev(run)(point).detach().reshape(8, 8), 2)) for point in points]
+    assert 100 * bound.lower < max(norms) <= bound.upper

@@ -177,6 +177,8 @@ class HeadTerms:
         """:func:`lisse.maths.bounds.attention_worst_token` within ``eps`` of an input with the attention ``rows``."""
         v, z = self.values - self.values.mean(0), self.pulls - self.pulls.mean(0)
         steep = self._steepness()
+        # A weight that a float takes for 0, or whose products it does, may grow to one: it is no less than this.
+        rows = rows.clamp_min(torch.finfo(rows.dtype).tiny ** 0.45)
         moved = (
             eps * (2 * steep + float(_diameter(z, 2))) + 2 * eps**2 * self.turn
         )  # range of the change of row i's logits

@@ -24,6 +24,7 @@ from lisse.networks.bounds.tokens import TokenAttention, is_token_norm, linear_p
 from lisse.taps import Tap, feed, find, is_shortage, prepared, still, tapped
 from lisse.taps.attending import AttentionCall, attending
 
+_MASKED = -1e30  # under it a logit is a mask's
 _EDGE = 1 + 1e-9  # of float64's rounding, which these sums of some thousand terms stay far below
 # Lipschitz constants of the derivatives of activations, rounded up, and where those are largest and least.
 _BENDS = (("QuickGELU", 0.86), ("GELU", 0.82), ("Gelu", 0.82), ("SiLU", 0.51))
@@ -103,6 +104,7 @@ class _Attended:
 
     tokens: Tensor  # [t, d], what entered
     rows: Tensor  # P [M, t, t]
+    visible: Tensor  # which no mask hides [M, t, t]
     asking: Tensor  # ∂z_ij/∂x_i  [M, t, t, d]
     answering: Tensor  # ∂z_ij/∂x_j  [M, t, t, d]
     query: Tensor  # [M, t, h]
@@ -290,8 +292,10 @@ def _read(call: AttentionCall, source: Tensor, layer: TokenAttention | None) -> 
             scores = scores.masked_fill(~added, -math.inf) if added.dtype is torch.bool else scores + added
     if call.causal:
         scores = scores.masked_fill(~torch.ones(t, t, dtype=torch.bool).tril(), -math.inf)
-    rows = torch.softmax(scores, -1)
-    return _Attended(source[0].detach(), rows, asking.transpose(1, 2), answering, q, k)
+    visible = scores > _MASKED
+    # A weight that a float takes for 0 may grow to one; masked it is 0 for good.
+    rows = torch.softmax(scores, -1).clamp_min(torch.finfo(scores.dtype).tiny).where(visible, 0.0)
+    return _Attended(source[0].detach(), rows, visible, asking.transpose(1, 2), answering, q, k)
 
 
 def _covectors(values: Tensor, like: Tensor) -> Tensor:
@@ -510,7 +514,7 @@ def _attention(layer: TokenAttention, head: _Attended | str, x: _State) -> _Stat
     jacobian[index, :, index] += torch.einsum("mah,mihd->iad", outs, covariance)
 
     # How far the pieces turn.
-    visible = rows > 0
+    visible = head.visible
     root = rows.sqrt()[..., None]
     spread_v = torch.linalg.matrix_norm(root * apart, ord=2) * _EDGE  # σ_i(v) [M, i]
     spread_a = torch.linalg.matrix_norm(root * pulls, ord=2) * _EDGE
@@ -587,7 +591,7 @@ def _sides(layer: TokenAttention, side: int, tokens: Tensor, eps: float) -> tupl
 
 def _diameters(vectors: Tensor, visible: Tensor) -> Tensor:
     """The largest distance of two visible vectors of a row: ``[M, t, s, d]`` to ``[M, t]``."""
-    apart = torch.cdist(vectors, vectors)
+    apart = torch.cdist(vectors, vectors, compute_mode="donot_use_mm_for_euclid_dist")
     both = visible[..., None] & visible[..., None, :]
     return torch.where(both, apart, 0.0).amax((-1, -2)) * (1 + 1e-6)  # cdist's own rounding
 
