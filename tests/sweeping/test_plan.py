@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 import re
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from small_sweeps import NETWORK, small
 
 from lisse.instruments import Sensitivity
+from lisse.run.fingerprint import digest_of
 from lisse.sweeping import Unit, plan_of
+from lisse.sweeping.unit import RecipeRun, digest_of_files
 
 
 def test_units_are_the_product_in_order():
@@ -101,6 +104,48 @@ def test_other_bytes_in_a_file_are_another_unit(tmp_path):
     (tmp_path / "a.safetensors").write_text("3 now")
     again = plan_of(small(models=[str(tmp_path / "*.safetensors")]))
     assert [one.key == other.key for one, other in zip(plan.units, again.units, strict=True)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "spec", ["npz:d.npz", "d.npz", "d.npz?x=inputs", "folder:f", "f", "text:f/a.txt", "sentences?tokenizer=f"]
+)
+def test_other_bytes_in_the_data_are_another_unit_and_another_training(spec, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f" / "inner").mkdir(parents=True)
+
+    def keys(*texts: str) -> tuple[str, str]:
+        for name, text in zip(("d.npz", "f/a.txt", "f/inner/b.png"), texts, strict=True):
+            (tmp_path / name).write_text(text)
+        unit = Unit(NETWORK, spec, {}, training=RecipeRun(spec))
+        return unit.key, unit.training_key
+
+    first, second = keys("1", "1", "1"), keys("3 now", "3 now", "3 now")
+    assert not set(first) & set(second)
+    assert keys("1", "1", "1") == first  # the bytes alone, and not when they were written
+
+
+def test_a_folder_too_large_to_be_read_is_known_by_names_sizes_and_times(tmp_path, monkeypatch):
+    monkeypatch.setattr("lisse.sweeping.unit.MOST_DIGESTED", 3)
+    file = tmp_path / "a"
+    file.write_text("four")
+    os.utime(file, ns=(1, 1))
+    first = digest_of_files(tmp_path)
+    monkeypatch.setattr("lisse.sweeping.unit._folder_digest", lambda states: pytest.fail("it was read"))
+    assert digest_of_files(tmp_path) == first
+    os.utime(file, ns=(1, 2))
+    assert digest_of_files(tmp_path) != first
+
+
+def test_keys_of_units_that_name_no_file_are_those_of_earlier_versions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("digits", "fc2", "words"):  # called as what is no file
+        (tmp_path / name).mkdir()
+    for spec in ("digits", "digits?tokenizer=words"):
+        unit = Unit(NETWORK, spec, {}, training=RecipeRun(spec))
+        document = {key: value for key, value in dataclasses.asdict(unit).items() if key not in ("memory", "family")}
+        recipe = dataclasses.asdict(unit.training.full_recipe)
+        assert unit.key == digest_of(document | {"instruments": []}, recipe, [None] * 4)
+        assert unit.training_key == digest_of(NETWORK, dataclasses.asdict(unit.training), recipe, [None] * 2)
 
 
 @pytest.mark.parametrize(

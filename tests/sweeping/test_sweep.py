@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from small_sweeps import NETWORK, Inline, dying, nothing, small
 
@@ -44,6 +45,17 @@ def test_a_second_call_measures_nothing(tmp_path):
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "profiles").iterdir()}
     assert list(again.frame()["error"]) == [outcome.score["error"] for _, outcome in table]
     assert not list((tmp_path / "claims").iterdir())
+
+
+def test_data_with_other_bytes_are_trained_on_and_measured_again(tmp_path):
+    path = tmp_path / "d.npz"
+    training = {"models": NETWORK, "recipes": {"epochs": 1, "batch": 20}}
+    plan = small(models=NETWORK, data=f"npz:{path}", trainings=[training])
+    inputs, targets = np.random.default_rng(0).random((40, 1, 8, 8), np.float32), np.arange(40) % 10
+    for factor, statuses in ((1, ["done", "done"]), (1, ["whole", "whole"]), (0.5, ["done", "done"])):
+        np.savez(path, x=inputs * np.float32(factor), y=targets)
+        table = lisse.sweep(plan, out=tmp_path / "runs", executor=Inline())
+        assert [(outcome.status, outcome.reason) for _, outcome in table] == [(status, "") for status in statuses]
 
 
 def test_a_profile_says_all_that_is_needed_to_make_it_again(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import os
 import re
 import typing
 from collections.abc import Callable
@@ -158,6 +159,27 @@ def bundled(spec: str) -> bool:
     if head not in SOURCES or SOURCES[head].takes != "name" or "download" in options:
         return False
     return options.get("tokenizer", "") in ("", "words", "bytes")
+
+
+def file_of(spec: str) -> Path | None:
+    """The file or folder that a spec names, as :func:`load_data` finds it; ``None`` where there is none."""
+    head = spec.strip().partition("?")[0]
+    if head in SOURCES and SOURCES[head].takes == "name":
+        return None
+    name, colon, argument = head.partition(":")
+    if name in SOURCES and SOURCES[name].takes == "argument" and colon:
+        head = argument
+    path = places.resolve(head) if head else None
+    return path if path is not None and path.exists() else None
+
+
+def tokenizer_file(spec: str) -> Path | None:
+    """The file or folder of the tokenizer that a spec asks for; ``None`` where it asks for none, or by name."""
+    name = ""
+    with contextlib.suppress(ValueError):  # load_data says what is wrong with the options
+        name = _parsed(spec.strip())[1].get("tokenizer", "")
+    path = Path(os.path.expanduser(name))
+    return path if name not in ("", "words", "bytes") and path.exists() else None
 
 
 def _ending(head: str) -> str | None:

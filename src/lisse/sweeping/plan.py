@@ -21,7 +21,7 @@ from lisse.networks.zoo import NETWORKS
 from lisse.profile import options_of
 from lisse.recording import parse_bytes
 from lisse.run import Instrument, Size
-from lisse.sweeping.unit import RecipeRun, Unit
+from lisse.sweeping.unit import RecipeRun, Unit, one_look
 from lisse.training import RECIPES, Recipe
 
 FIELDS = (
@@ -84,7 +84,8 @@ def plan_of(value: SweepPlan | Mapping[str, Any] | str | Path) -> SweepPlan:
         Unit(model, text, family=family or parse(model).name, seed=seed, training=training, **shared)
         for (model, family, training), text, seed in itertools.product([*origins, *trainings], data, seeds)
     ]
-    distinct = {unit.key: unit for unit in units}
+    with one_look():
+        distinct = {unit.key: unit for unit in units}
     return SweepPlan(tuple(distinct.values()), shared["threads"], shared["memory"], shared["device"])
 
 

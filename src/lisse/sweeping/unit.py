@@ -17,6 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,7 @@ import torch
 from torch import nn
 
 from lisse.data import load_data
+from lisse.data.sources import file_of, tokenizer_file
 from lisse.identity import class_source
 from lisse.instruments.by_name import kinds_named
 from lisse.libraries import importable_folder, persons_object
@@ -43,6 +45,8 @@ from lisse.training.plan import weights_digest
 #: ``done`` now; ``whole``: was there already; ``busy``: another process is at it; ``killed``: its process died.
 UnitStatus = Literal["done", "whole", "failed", "busy", "killed"]
 
+#: Of a folder whose bytes are read for a unit's key.
+MOST_DIGESTED = 64 * 2**20
 
 # Random states and the number of threads are the process's own: an executor of threads would mix those of two units.
 _ONE_AT_A_TIME = threading.RLock()
@@ -121,7 +125,8 @@ class Unit:
         recipe = None if training is None else dataclasses.asdict(training.full_recipe)
         options = [(name, options_of(item)) for name, item in zip(self.instruments, self.measuring(), strict=True)]
         data = [self.data, *([] if training is None else [training.data])]
-        files = [file_digest(text) for text in (*_files(self.model), *(spec.partition("?")[0] for spec in data))]
+        files = [*map(digest_of_files, _files(self.model)), *(digest_of_files(file_of(spec)) for spec in data)]
+        files += _tokenizers(data)
         document = {**dataclasses.asdict(self), "instruments": options}
         # What a unit may hold or how it is called changes no number.
         unseen = ("memory", "family")
@@ -138,7 +143,10 @@ class Unit:
         """A hash of the training alone: units that measure one network in several ways train it once."""
         training = self.training
         recipe = None if training is None else dataclasses.asdict(training.full_recipe)
-        files = [file_digest(text) for text in _files(self.model)]
+        files = [digest_of_files(path) for path in _files(self.model)]
+        if training is not None:
+            data = [digest_of_files(file_of(training.data)), *_tokenizers([training.data])]
+            files += [digest for digest in data if digest is not None]
         return digest_of(self.model, None if training is None else dataclasses.asdict(training), recipe, files)
 
     @property
@@ -281,22 +289,69 @@ def _with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
-def _files(spec: str) -> list[str]:
-    """The files that a model's spec names: weights, a checkpoint, a folder's config."""
+def _files(spec: str) -> list[Path | None]:
+    """What a model's spec names of files and folders, where it does: a checkpoint or a folder, and weights."""
     parsed = parse(spec)
-    return [parsed.name, str(parsed.options.get("weights", ""))]
+    # A folder that happens to be called as a network of the zoo is none of its files.
+    names = [parsed.name if parsed.hub in ("checkpoint", "hf", "recorded") else "", parsed.options.get("weights", "")]
+    return [Path(os.path.expanduser(str(name))) if name else None for name in names]
 
 
-def file_digest(name: str) -> str | None:
-    """A hash of a file's bytes; ``None`` where there is no file of that name."""
-    path = Path(os.path.expanduser(name)) if name else None
-    if path is None or not path.is_file():
+def _tokenizers(data: list[str]) -> list[str]:
+    """The digests of tokenizers that data name as files or folders; nothing where they name none."""
+    digests = [digest_of_files(file) for spec in data if (file := tokenizer_file(spec)) is not None]
+    return [digest for digest in digests if digest is not None]
+
+
+_LOOK: ContextVar[dict[Path, str | None] | None] = ContextVar("look", default=None)
+
+
+@contextlib.contextmanager
+def one_look() -> Iterator[None]:
+    """Inside, every file and folder is looked at once: the units of a plan name the same ones again and again."""
+    token = _LOOK.set({})
+    try:
+        yield
+    finally:
+        _LOOK.reset(token)
+
+
+def digest_of_files(path: Path | None) -> str | None:
+    """A hash of a file's bytes, or of all that a folder holds; ``None`` where nothing is there.
+
+    Of a folder of more than :data:`MOST_DIGESTED`, names, sizes and times of writing stand for the bytes. Costs one
+    look at every entry, and one reading of the bytes as long as none of these change.
+    """
+    if path is None:
         return None
-    state = path.stat()
-    return _digest(str(path.resolve()), state.st_size, state.st_mtime_ns)
+    digests = _LOOK.get()
+    if digests is not None and path in digests:
+        return digests[path]
+    digest = None
+    if path.is_file():
+        digest = _digest(str(path.resolve()), *_state(path))
+    elif path.is_dir():
+        files = [Path(base, name) for base, _, names in os.walk(path) for name in names]
+        states = tuple((str(file), *_state(file)) for file in sorted(files) if file.is_file())
+        readable = sum(size for _, size, _ in states) <= MOST_DIGESTED
+        names = [(os.path.relpath(file, path), size, None if readable else written) for file, size, written in states]
+        digest = digest_of(names, _folder_digest(states) if readable else None)
+    if digests is not None:
+        digests[path] = digest
+    return digest
+
+
+def _state(file: Path) -> tuple[int, int]:
+    about = file.stat()
+    return about.st_size, about.st_mtime_ns
 
 
 @functools.lru_cache(maxsize=4096)
 def _digest(path: str, size: int, modified: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@functools.lru_cache(maxsize=16)
+def _folder_digest(states: tuple[tuple[str, int, int], ...]) -> str:
+    return digest_of([_digest.__wrapped__(*state) for state in states])
