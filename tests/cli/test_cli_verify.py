@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lisse.profile import Profile
-from lisse.reporting.atlas import AtlasRow, save_atlas
+from lisse.reporting.atlas import AtlasRow, load_atlas, save_atlas
 
 ROOT = Path(__file__).resolve().parents[2]
 NETWORK = "zoo:fc2?in_channels=1&size=8&mean=none&width=4"
@@ -29,8 +29,6 @@ def swept(lisse, folder, monkeypatch) -> tuple[Path, str]:
     assert lisse("sweep", "plan.toml", "--out", "runs").exit_code == 0
     assert lisse("atlas", "runs", "--out", "a.html", "--table", "a.json", "--no-reports").exit_code == 0
     (path,) = (folder / "runs" / "profiles").iterdir()
-    from lisse.reporting.atlas import load_atlas
-
     ((row,), _) = load_atlas(folder / "a.json")
     return path, f"a.json#{row.key[:6]}"
 
@@ -50,7 +48,7 @@ def test_a_network_of_recipe_and_seed_comes_out_the_same(lisse, folder, swept):
     assert "to the last digit" in done.stdout
     assert Profile.load(folder / "again.profile").parts == Profile.load(path).parts
     done = lisse("verify", row)
-    assert done.stdout == "the same: 3 numbers, to the last digit.\n"
+    assert done.stdout == "the same: 16 numbers, to the last digit.\n"
 
     # rounding is told from a difference, and a difference is named
     profile = Profile.load(path)
@@ -70,6 +68,38 @@ def test_a_network_of_recipe_and_seed_comes_out_the_same(lisse, folder, swept):
     assert "The weights differ" in other.stdout
     data = lisse("verify", row, "--data", "digits?split=all")
     assert data.exit_code != 0
+
+
+def test_a_row_is_compared_with_all_that_it_holds(lisse, folder, swept):
+    ((row,), words) = load_atlas(folder / "a.json")
+    label, (value, low, high, n, kind) = next(item for item in row.numbers.items() if item[1][1] is not None)
+    error, *ends, count = row.error
+
+    def verified(**changes):
+        save_atlas([dataclasses.replace(row, **changes)], words, folder / "b.json")
+        return lisse("verify", f"b.json#{row.key}")
+
+    for name, number in (
+        (f"{label} low", (value, low - 1, high, n, kind)),
+        (f"{label} high", (value, low, high + 1, n, kind)),
+        (f"{label} n", (value, low, high, n + 1, kind)),
+    ):
+        done = verified(numbers={**row.numbers, label: number})
+        assert (done.exit_code, f"{name}: " in done.stdout) == (5, True), done.output
+    for name, numbers in (
+        ("test error", (error + 0.1, *ends, count)),
+        ("test error low", (error, ends[0] + 0.1, ends[1], count)),
+        ("test error high", (error, ends[0], ends[1] + 0.1, count)),
+        ("test error n", (error, *ends, count + 1)),
+    ):
+        done = verified(error=numbers)
+        assert (done.exit_code, f"{name}: " in done.stdout) == (5, True), done.output
+    empty = verified(numbers={}, error=None)
+    assert (empty.exit_code, empty.stdout) == (1, "")
+    assert "cannot: the row holds no numbers" in empty.stderr
+    profile = Profile.load(swept[0])
+    dataclasses.replace(profile, parts=()).save(folder / "empty.profile")
+    assert "cannot: the profile holds no numbers" in lisse("verify", "empty.profile").stderr
 
 
 def test_a_measurement_of_ones_own_needs_its_data(lisse, folder):
@@ -107,8 +137,6 @@ def test_what_cannot_be_made_again_says_so(lisse, folder, swept):
 
 
 def test_what_a_stranger_wrote_moves_no_cursor_and_fills_no_screen(lisse, folder, swept):
-    from lisse.reporting.atlas import load_atlas
-
     ((row,), words) = load_atlas(folder / "a.json")
     evil = "\x1b[2J\x1b]0;title\x07\udc80\r\u202e" + "x" * 100_000
     numbers = {evil: (1.0, None, None, 5, "exact"), **row.numbers}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lisse.cli.compare import CONDITION
 from lisse.cli.files import load_atlas_row, load_profile
 from lisse.cli.outcome import Failed, arguments
+
+if TYPE_CHECKING:
+    from lisse.reporting.atlas import AtlasRow
 
 
 @click.command()
@@ -26,18 +29,18 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
     5), or "cannot: no weights and no recipe" (code 1). Code and files that it names need your word (--trust).
     """
     from lisse.cli.table import printable
+    from lisse.reporting.atlas import atlas_row
     from lisse.reporting.page.frame import brief
-    from lisse.reporting.page.headline import headline_rows
     from lisse.sweeping.verification import Unmakeable, all_numbers, measured_origin, unit_again, verified
 
     if ".json#" in target:
         row, _ = load_atlas_row(target)
         if row.reason:
             raise Failed(f"cannot: {brief(row.name)} failed ({brief(row.reason)}); there are no numbers to compare.")
-        before = {label: number[0] for label, number in row.numbers.items()}
+        before = _row_numbers(row)
         origin: dict[str, Any] = {"unit": row.unit, "spec": None, "weights": row.weights, "data_hash": row.data_hash}
         numbers, digits, version = (
-            lambda profile: {label: row.value for label, row in headline_rows(profile).items()}, 9, row.version,
+            lambda profile: _row_numbers(atlas_row(profile)), 9, row.version,
         )  # fmt: skip
     else:
         profile = load_profile(target)
@@ -49,6 +52,8 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
         unit = unit_again(origin, model=model, data=data, trust=trust)
     except Unmakeable as error:
         raise Failed(brief(str(error))) from error
+    if not before:
+        raise Failed(f"cannot: the {'row' if '.json#' in target else 'profile'} holds no numbers.")
     with arguments(ctx):
         result = verified(
             before, unit, numbers, weights=origin["weights"], data_hash=origin["data_hash"], digits=digits
@@ -61,3 +66,14 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
         print(f"Saved {result.profile.save(out)}.", file=sys.stderr)
     if result.agreement == "different":
         ctx.exit(CONDITION)
+
+
+def _row_numbers(row: AtlasRow) -> dict[str, float]:
+    """All that a row measured: value, ends of the interval and n, of its test error and of every headline."""
+    lines = {**({} if row.error is None else {"test error": row.error}), **row.numbers}
+    return {
+        f"{label}{end}": number
+        for label, numbers in lines.items()
+        for end, number in zip(("", " low", " high", " n"), numbers[:4], strict=True)
+        if number is not None
+    }
