@@ -70,10 +70,11 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
 
 def _row_numbers(row: AtlasRow) -> dict[str, float]:
     """All that a row measured: value, ends of the interval and n, of its test error and of every headline."""
-    lines = {**({} if row.error is None else {"test error": row.error}), **row.numbers}
+    lines: dict[str, tuple[float | None, ...]] = {} if row.error is None else {"test error": row.error}
+    lines |= {label: number[:4] for label, number in row.numbers.items()}
     return {
         f"{label}{end}": number
         for label, numbers in lines.items()
-        for end, number in zip(("", " low", " high", " n"), numbers[:4], strict=True)
+        for end, number in zip(("", " low", " high", " n"), numbers, strict=True)
         if number is not None
     }
