@@ -171,6 +171,17 @@ def test_keys_of_units_that_name_no_file_are_those_of_earlier_versions(tmp_path,
         ({"models": []}, "plan must have models or trainings"),
         ({"data": []}, "plan must have data, got none"),
         ({"memory": "much"}, "memory"),
+        ({"models": 5}, "models must be specs, globs or tables of model and family, got 5. Write models = ['zoo:…']."),
+        ({"instruments": 5}, "instruments must be names, got 5. Write instruments = ['sensitivity']."),
+        ({"instruments": [5]}, "instruments must be texts, got 5"),
+        ({"options": {"sensitivity": 5}}, "options.sensitivity must be a table, got 5. Write [options.sensitivity]."),
+        ({"trainings": 5}, "trainings must be tables, got 5. Write [[trainings]]."),
+        (
+            {"trainings": {"models": NETWORK, "recipes": 5}},
+            "recipes must be names or tables of recipe and its changes, got 5. Write recipes = ['sgd'].",
+        ),
+        ({"trainings": {"models": 5}}, "models must be specs"),
+        ({"trainings": {"models": NETWORK, "recipes": [5]}}, "recipe must exist, got 5"),
     ],
 )
 def test_a_slip_is_named_with_what_is_nearest(changes, words):

@@ -118,6 +118,14 @@ def _texts(value: Any, where: str) -> list[str]:
     return list(values)
 
 
+def _items(value: Any, where: str, must: str, write: str) -> list[Any]:
+    """The entries of a list; a text or a table alone is a list of one."""
+    items = [value] if isinstance(value, (str, Mapping)) else value
+    if not isinstance(items, Iterable):
+        raise ValueError(f"sweep: {where} must be {must}, got {value!r}. Write {write}.")
+    return list(items)
+
+
 def _count(table: Mapping[str, Any], name: str, default: int | None, least: int = 1) -> int | None:
     value = table.get(name, default)
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
@@ -138,7 +146,7 @@ def _seeds(value: Any, where: str) -> list[int]:
 
 def _models(value: Any, family: str) -> Iterator[tuple[str, str]]:
     """Specs with their families; globs of files as the files that there are."""
-    for item in [value] if isinstance(value, (str, Mapping)) else value:
+    for item in _items(value, "models", "specs, globs or tables of model and family", "models = ['zoo:…']"):
         spec, name = item, family
         if isinstance(item, Mapping):
             _check_fields(item, MODEL_FIELDS, "models")
@@ -162,7 +170,9 @@ def _instruments(value: Any, options: Any, size: Size) -> dict[str, dict[str, An
     """By name, all options of each instrument at the size, with what ``options`` says instead."""
     if not isinstance(options, Mapping):
         raise ValueError(f"sweep: options must be a table by instrument, got {options!r}. Write [options.NAME].")
-    items = [item.strip() for item in value.split(",")] if isinstance(value, str) else list(value)
+    names = value.split(",") if isinstance(value, str) else value
+    items = _items(names, "instruments", "names", "instruments = ['sensitivity']")
+    items = [item.strip() if isinstance(item, str) else item for item in items]
     if not items:
         names = ", ".join(kind.__name__.lower() for kind in ALL)
         raise ValueError(f"sweep: plan must have instruments, got none. There are {names}.")
@@ -175,6 +185,8 @@ def _instruments(value: Any, options: Any, size: Size) -> dict[str, dict[str, An
         (name,) = _texts(item, "instruments")
         (kind,) = kinds_named(name)
         changes = options.get(name, {})
+        if not isinstance(changes, Mapping):
+            raise ValueError(f"sweep: options.{name} must be a table, got {changes!r}. Write [options.{name}].")
         _check_fields(changes, [field.name for field in dataclasses.fields(kind)], f"options.{name}")
         lists = {key: tuple(entry) if isinstance(entry, list) else entry for key, entry in changes.items()}
         instruments[name if ":" in name else name.lower()] = kind.sized(size, **lists)
@@ -184,7 +196,7 @@ def _instruments(value: Any, options: Any, size: Size) -> dict[str, dict[str, An
 
 def _trainings(value: Any, data: Sequence[str], family: str) -> Iterator[tuple[str, str, RecipeRun]]:
     """Every model by every recipe from every seed."""
-    for table in [value] if isinstance(value, Mapping) else value:
+    for table in _items(value, "trainings", "tables", "[[trainings]]"):
         if not isinstance(table, Mapping):
             raise ValueError(f"sweep: trainings must be tables, got {table!r}. Write [[trainings]].")
         _check_fields(table, TRAINING_FIELDS, "trainings")
@@ -192,8 +204,10 @@ def _trainings(value: Any, data: Sequence[str], family: str) -> Iterator[tuple[s
         models = list(_models(table.get("models", ()), name))
         if not models:
             raise ValueError("sweep: trainings must have models, got none. Write models = ['zoo:…'].")
-        recipes = table.get("recipes", ["default"])
-        changes = [_recipe(item) for item in ([recipes] if isinstance(recipes, (str, Mapping)) else recipes)]
+        recipes = _items(
+            table.get("recipes", "default"), "recipes", "names or tables of recipe and its changes", "recipes = ['sgd']"
+        )
+        changes = [_recipe(item) for item in recipes]
         sources = _texts(table.get("data", data[:1]), "data")
         seeds = _seeds(table.get("seeds", [0]), "seeds")
         split, limit = str(table.get("split", "train")), _count(table, "limit", None)
