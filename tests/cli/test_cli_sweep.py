@@ -40,6 +40,19 @@ def test_models_seeds_and_data_on_the_line_are_a_plan(lisse, folder):
     assert lisse("sweep", NETWORK, *LINE, "--seeds", "0,5", "--list").stderr.startswith("2 units")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("limit", "3"), ("data", "cifar10"), ("seeds", "0..99"), ("instruments", "topology"), ("size", "full")],
+)
+def test_what_a_plan_states_itself_is_not_given_on_the_line(lisse, folder, name, value):
+    (folder / "plan.toml").write_text(f"models = '{NETWORK}'\ndata = 'digits'\ninstruments = 'sensitivity'\n")
+    done = lisse("sweep", "plan.toml", f"--{name}", value, "--list")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"--{name} is for a line without a plan; write {name} into plan.toml" in done.stderr
+    line = ["--out", "o", "--workers", "1", "--gpus", "0", "--retries", "1", "--json", "--list"]
+    assert lisse("sweep", "plan.toml", *line).exit_code == 0
+
+
 def test_nothing_measured_is_a_failure(lisse, folder):
     done = lisse("sweep", "tiny_models:sound", *LINE)
     assert done.exit_code == 1

@@ -44,8 +44,12 @@ def command(ctx: click.Context, words: tuple[str, ...], out: str, listed: bool, 
     from lisse.progress import Bar
     from lisse.sweeping import plan_of, sweep
 
+    from_file = words[0].endswith(".toml") and len(words) == 1
+    stated = [name for name in ("data", "instruments", "seeds", "size", "limit") if values[name] not in (None, ())]
+    if from_file and stated:
+        raise click.UsageError(f"--{stated[0]} is for a line without a plan; write {stated[0]} into {words[0]}", ctx)
     with arguments(ctx):
-        plan = plan_of(words[0] if words[0].endswith(".toml") and len(words) == 1 else _mapping(ctx, words, values))
+        plan = plan_of(words[0] if from_file else _mapping(ctx, words, values))
     if listed:
         for unit in plan.units:
             print(f"{unit.key[:16]}  {unit.label} on {unit.data}")
