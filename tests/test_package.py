@@ -145,9 +145,10 @@ print(len(done), *refused)
 """
     done, *refused = python("-c", code, executable=bare, cwd=tmp_path).split()
     assert int(done) > 40
-    kernel = "lisse.maths.diffeomorphism.tile_kernel"  # needs Triton, which only a CUDA build of torch brings
-    compiled = ("transport.loops", "diffeomorphism.loops", "stability_loops")  # need numba, from lisse[fast]
-    allowed = ("lisse.reporting", kernel, *(f"lisse.maths.{name}" for name in compiled))
+    # These need Triton, which only a CUDA build of torch brings; those numba, from lisse[fast].
+    kernels = ("diffeomorphism.tile_kernel", "transport.device_kernels")
+    compiled = ("transport.loops", "diffeomorphism.loops", "homology.loops", "stability_loops")
+    allowed = ("lisse.reporting", *(f"lisse.maths.{name}" for name in (*kernels, *compiled)))
     assert all(name.startswith(allowed) for name in refused), refused
     assert "Usage" in python("-m", "lisse", "--help", executable=bare, cwd=tmp_path)
     alone = subprocess.run(
