@@ -33,6 +33,16 @@ def swept(lisse, folder, monkeypatch) -> tuple[Path, str]:
     return path, f"a.json#{row.key[:6]}"
 
 
+def test_a_gate_says_that_a_row_was_measured_otherwise(lisse, folder, swept):
+    path, row = swept
+    profile = Profile.load(path)
+    part = dataclasses.replace(profile.parts[0], options={**profile.parts[0].options, "samples": 19})
+    dataclasses.replace(profile, parts=(part,)).save(folder / "other.profile")
+    word = "measured with other options"
+    assert word in lisse("compare", row, "other.profile").stderr
+    assert word not in lisse("compare", row, path).stderr
+
+
 def changed(profile: Profile, **row_changes) -> Profile:
     """The profile with its first row changed."""
     part = profile.parts[0]

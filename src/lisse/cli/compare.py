@@ -116,6 +116,12 @@ def _differences(first: Profile, second: Profile) -> Iterator[str]:
         values = [profile.provenance.get(key) for profile in (first, second)]
         if values[0] != values[1]:
             yield f"{key} differs ({values[0]} and {values[1]})."
+    settings = [profile.provenance.get("setting") for profile in (first, second)]
+    if settings[0] != settings[1] and a.get("fingerprint") == b.get("fingerprint"):
+        yield (
+            "the two were measured with other options, numbers of samples, batches or versions: their headlines may "
+            "differ for that alone."
+        )
     orders = [order_of(profile) for profile in (first, second)]
     if orders[0] != orders[1]:
         words = " and ".join(order["by"] for order in orders)

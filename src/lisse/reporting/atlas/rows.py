@@ -159,6 +159,7 @@ def row_profile(row: AtlasRow, words: Words) -> Profile:
         "data": {"name": row.data, "fingerprint": row.data_hash},
         "seed": row.seed,
         "order": {"by": "of the atlas"},
+        "setting": row.setting,
     }
     return Profile((Part("headlines", tuple(rows), tuple(quantities)),), about)
 
