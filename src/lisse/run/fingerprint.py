@@ -7,17 +7,17 @@ import functools
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 import lisse
 from lisse.identity import checksum, class_source, function_identity, hash_tensor, tensor_identity
+from lisse.maths.fetching import fetched
 from lisse.taps import plain
 
 
@@ -58,8 +58,10 @@ def _weights_digest(root: nn.Module) -> Any:
         for name, tensor in (*root.named_parameters(), *root.named_buffers())
     }
     on_gpu = bool(tensors) and all(tensor.is_cuda for tensor in tensors.values())
-    key = (tuple(tensors), checksums(tensors.values())) if on_gpu else None
+    sums = fetched({title: checksum(tensor) for title, tensor in tensors.items()}) if on_gpu else {}
+    key = tuple((title, *pair.tolist()) for title, pair in sums.items()) or None
     if key is not None and key in _KNOWN:
+        _KNOWN.move_to_end(key)
         return _KNOWN[key].copy()
     digest = hashlib.blake2b(digest_size=20)
     for title, tensor in tensors.items():
@@ -70,14 +72,6 @@ def _weights_digest(root: nn.Module) -> Any:
         while len(_KNOWN) > _MOST_KNOWN:
             _KNOWN.popitem(last=False)
     return digest
-
-
-def checksums(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """:func:`~lisse.identity.checksum` of every tensor, brought to the CPU once for each device."""
-    by_device: dict[torch.device, list[Tensor]] = {}
-    for tensor in tensors:
-        by_device.setdefault(tensor.device, []).append(checksum(tensor))
-    return tuple(value for sums in by_device.values() for value in torch.cat(sums).tolist())
 
 
 def digest_of(*values: Any) -> str:

@@ -20,6 +20,7 @@ from torch import nn
 
 import lisse
 from lisse.data import as_dataset
+from lisse.maths.fetching import fetched
 from lisse.models.room import free_bytes
 from lisse.profile import Chart, Part, Profile, Quantity, Row, options_of
 from lisse.progress import Bar, Listener
@@ -322,23 +323,10 @@ def _noted(parts: Sequence[Part], note: str) -> list[Part]:
 
 def _sums(model: nn.Module) -> dict[str, complex]:
     """A number for each parameter that nearly any change of it changes: a pass over the weights, and no copy."""
-    weights: dict[tuple[torch.device, torch.dtype], dict[str, torch.Tensor]] = {}
-    for name, weight in model.named_parameters():
-        total = weight.detach().sum(dtype=_wide(weight))
-        weights.setdefault((total.device, total.dtype), {})[name] = total
-    return {
-        name: value
-        for sums in weights.values()
-        for name, value in zip(sums, _gathered(list(sums.values())), strict=True)
-    }
-
-
-def _gathered(numbers: list[torch.Tensor]) -> list[complex]:
-    """Numbers of one device, brought over at once; of a DTensor every process asks for its own."""
-    if any(hasattr(number, "to_local") for number in numbers):
-        return [number.item() for number in numbers]
-    values: list[complex] = torch.stack(numbers).tolist()
-    return values
+    sums = {name: weight.detach().sum(dtype=_wide(weight)) for name, weight in model.named_parameters()}
+    # Of weights that are spread over processes every process asks for its own.
+    totals = {name: total.full_tensor() if hasattr(total, "full_tensor") else total for name, total in sums.items()}
+    return {name: total.item() for name, total in fetched(totals).items()}
 
 
 def _wide(weight: torch.Tensor) -> torch.dtype:
