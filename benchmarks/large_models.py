@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import cProfile
+import functools
 import io
 import pstats
 import signal
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 from timing import publish
 from torch import Tensor, nn
+from torch.autograd import DeviceType
 
 import lisse
 from lisse import instruments
@@ -214,16 +216,35 @@ def measured(model: nn.Module, data: Dataset, name: str, options: argparse.Names
 
 
 def profiled(model: nn.Module, data: Dataset, name: str, options: argparse.Namespace) -> None:
-    """Where the host's time goes, after one run (or as much of it as the cap allows)."""
-    profiler = cProfile.Profile()
+    """Where the host's time goes and, on a GPU, what the device does meanwhile; warm, or as much as the cap allows."""
     kind = NAMES[name]
+    work = functools.partial(lisse.measure, model, data, kind(), batch=options.batch, memory=options.memory)
+    with contextlib.suppress(_Late), at_most(options.cap):
+        work()
+    host = cProfile.Profile()
     start = time.perf_counter()
     with contextlib.suppress(_Late), at_most(options.cap):
-        profiler.runcall(lisse.measure, model, data, kind(), batch=options.batch, memory=options.memory)
+        host.runcall(work)
     text = io.StringIO()
-    pstats.Stats(profiler, stream=text).sort_stats(options.sort).print_stats(options.lines)
+    pstats.Stats(host, stream=text).sort_stats(options.sort).print_stats(options.lines)
     print(f"#### {name}: {time.perf_counter() - start:.2f} s")
     print("\n".join(line[:150] for line in text.getvalue().splitlines() if line.strip())[: options.lines * 160])
+    if options.device.startswith("cuda"):
+        with torch.profiler.profile(activities=list(torch.profiler.supported_activities())) as device:
+            start = time.perf_counter()
+            with contextlib.suppress(_Late), at_most(options.cap):
+                work()
+            torch.cuda.synchronize()
+            seconds = time.perf_counter() - start
+        events = device.key_averages()
+        busy = sum(event.self_device_time_total for event in events if event.device_type == DeviceType.CUDA) / 1e6
+        counts = {event.key: event.count for event in events}
+        syncs = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+        waits = sum(counts.get(key, 0) for key in syncs)
+        launches = sum(count for key, count in counts.items() if "LaunchKernel" in key)
+        print(f"device busy {busy:.2f} of {seconds:.2f} s, {launches:,} launches, {waits:,} waits")
+        for event in sorted(events, key=lambda event: -event.self_device_time_total)[: options.lines]:
+            print(f"{event.self_device_time_total / 1e3:9.1f} ms {event.count:7,} {event.key[:110]}")
 
 
 def main() -> None:
