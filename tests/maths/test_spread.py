@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lisse.maths.spread import distance_rounding, relative_stretch, spread, squared_radii
+from lisse.maths.spread import relative_stretch, spread, squared_radii
 
 KINDS = ("centroid", "mean_pair", "median_pair")
 
@@ -92,28 +92,6 @@ def test_relative_stretch_of_a_similarity_is_one_and_sees_no_unit():
     assert relative_stretch(norms * 7 / 5, 15.0, 42.0).tolist() == pytest.approx([0.5, 1, 2])
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 1000), st.floats(0, 1e4), st.sampled_from([torch.float32, torch.float16]))
-def test_distances_move_no_more_than_their_rounding(seed, shift, dtype):
-    """The points rounded to fewer digits, against the points themselves."""
-    if dtype == torch.float16:
-        shift = shift / 10
-    x = cloud(8, 5, seed) + shift
-    rounded = x.to(dtype)
-    unit = spread(x)
-    off = scipy.spatial.distance.pdist(x.numpy()) - scipy.spatial.distance.pdist(rounded.double().numpy())
-    allowed = distance_rounding(rounded, unit)
-    assert abs(off).max() / unit <= allowed * 1.001
-    assert distance_rounding(rounded, unit, rounding=0.0) < 1e-11
-
-
-def test_rounding_by_hand():
-    x = torch.tensor([[3.0, 4.0], [-3.0, -4.0]])
-    assert distance_rounding(x, 2.0, rounding=0.01) == pytest.approx(2 * 0.01 * 5 / 2)
-    assert distance_rounding(x, 2.0) == pytest.approx(2 * 2.0**-24 * 5 / 2, rel=1e-4)
-    assert distance_rounding(x, 0.0) == math.inf
-
-
 @pytest.mark.parametrize(
     ("call", "match"),
     [
@@ -121,8 +99,6 @@ def test_rounding_by_hand():
         (lambda: spread(torch.ones(3)), r"shape \[n, d\]"),
         (lambda: spread(torch.tensor([[1.0], [math.nan]])), "points must be finite"),
         (lambda: spread(torch.ones(3, 2), kind="range"), "kind must be one of centroid, mean_pair, median_pair"),
-        (lambda: distance_rounding(torch.ones(3, 2), -1.0), "unit must be at least 0"),
-        (lambda: distance_rounding(torch.ones(3, 2), 1.0, rounding=-1.0), "rounding must be at least 0"),
         (lambda: relative_stretch(torch.tensor([-1.0]), 1.0, 1.0), "norms must be at least 0"),
         (lambda: relative_stretch(torch.ones(1), 1.0, 0.0), "spread_out must be positive, got 0"),
         (lambda: relative_stretch(torch.ones(1), math.nan, 1.0), "spread_in must be positive"),

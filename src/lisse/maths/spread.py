@@ -7,13 +7,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from lisse.maths.given import Values, check_least, check_positive, check_word, floating
+from lisse.maths.given import Values, check_positive, check_word, floating
 from lisse.maths.homology.metric import as_points, centred, distance_matrix
 from lisse.maths.intervals import median
 
 SpreadKind = Literal["centroid", "mean_pair", "median_pair"]
-
-_DISTANCES = 1e-12  # relative error of distance_matrix at worst
 
 
 def spread(points: Values, *, kind: SpreadKind = "centroid") -> float:
@@ -46,27 +44,6 @@ def squared_radii(points: Values) -> Tensor:
     r"""Squared distances ``[n]`` of points ``[n, …]`` from their centroid; their mean is the squared :func:`spread`."""
     _, squares, scale = centred(as_points(points, name="squared_radii"))
     return squares * scale**2
-
-
-def distance_rounding(points: Values, unit: float, *, rounding: float | None = None) -> float:
-    r"""How far distances between points ``[n, …]``, over ``unit``, may be off because the points are rounded numbers.
-
-    .. math:: 2 \rho \max_i \|x_i\| / u + 10^{-12} \cdot 2 \max_i \|x_i - \bar x\| / u
-
-    A point whose coordinates are right to a share ρ is off by at most ρ‖x‖, so a distance by at most twice that; the
-    second term is the arithmetic of the distances themselves. ``rounding`` ρ is half the precision of the points' dtype
-    unless given; say more (1e-5) for activations that went through many layers in float32. What differs by less is not
-    known to differ; where this reaches 1 the cloud is a point as far as anybody can tell (also where ``unit`` is 0).
-    """
-    check_least("distance_rounding", 0, unit=unit)
-    cloud = as_points(points, name="distance_rounding")
-    share = torch.finfo(cloud.dtype).eps / 2 if rounding is None else rounding
-    check_least("distance_rounding", 0, rounding=share)
-    if unit == 0:
-        return float("inf")
-    _, squares, scale = centred(cloud)
-    largest = float(torch.linalg.vector_norm(cloud.detach().double(), dim=1).max())
-    return 2 * (share * largest + _DISTANCES * scale * float(squares.max()) ** 0.5) / unit
 
 
 def relative_stretch(norms: Values, spread_in: float, spread_out: float) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lisse.maths.homology import distance_matrix
 from lisse.maths.homology.shape import shape_of
-from lisse.maths.spread import distance_rounding, spread
+from lisse.maths.spread import spread
 
 
 def cloud(n: int, d: int, seed: int = 0) -> torch.Tensor:
@@ -46,7 +46,28 @@ def test_it_is_what_the_functions_of_the_cloud_say(n, d, seed, factor, shift, ki
     shape = shape_of(x, kind=kind)
     assert shape.distances.equal(distance_matrix(x))
     assert shape.spread == pytest.approx(spread(x, kind=kind), rel=1e-9)
-    assert shape.error == pytest.approx(distance_rounding(x, shape.spread), rel=1e-6)
+    largest, radius = x.norm(dim=1).max(), (x - x.mean(0)).norm(dim=1).max()
+    assert shape.slack == pytest.approx(float(2 * (2.0**-53 * largest + 1e-12 * radius)), rel=1e-6)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1000), st.floats(0, 1e4), st.sampled_from([torch.float32, torch.float16]))
+def test_distances_move_no_more_than_their_slack(seed, shift, dtype):
+    """The points rounded to fewer digits, against the points themselves."""
+    if dtype == torch.float16:
+        shift = shift / 10
+    x = cloud(8, 5, seed) + shift
+    rounded = shape_of(x.to(dtype))
+    off = distance_matrix(x) - distance_matrix(x.to(dtype).double())
+    assert float(off.abs().max()) <= rounded.slack * 1.001
+    assert shape_of(x.to(dtype), rounding=0.0).error < 1e-11
+
+
+def test_slack_by_hand():
+    x = torch.tensor([[3.0, 4.0], [-3.0, -4.0]])
+    assert shape_of(x, rounding=0.01).slack == pytest.approx(2 * 0.01 * 5)
+    assert shape_of(x).slack == pytest.approx(2 * 2.0**-24 * 5, rel=1e-4)
+    assert shape_of(torch.ones(3, 2)).error == math.inf
 
 
 def test_rows_of_images_are_a_cloud_of_their_own():

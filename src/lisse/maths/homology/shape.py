@@ -53,8 +53,12 @@ def shape_of(
     ``distances`` are those of :func:`distance_matrix` (made on ``device``, kept on the CPU, where homology is
     computed). The ``spread`` is read off them, :math:`s^2 = \frac1{2n^2} \sum_{ij} D_{ij}^2` for ``kind="centroid"``
     (see :func:`~lisse.maths.spread.spread`); the largest distance from the centroid likewise,
-    :math:`r_i^2 = \frac1n \sum_j D_{ij}^2 - s^2`, and ``slack`` is that of
-    :func:`~lisse.maths.spread.distance_rounding`, :math:`2 \rho \max_i \|x_i\| + 2 \cdot 10^{-12} \max_i r_i`.
+    :math:`r_i^2 = \frac1n \sum_j D_{ij}^2 - s^2`.
+
+    ``slack`` is :math:`2 \rho \max_i \|x_i\| + 2 \cdot 10^{-12} \max_i r_i`: a point whose coordinates are right to a
+    share ρ is off by at most ρ‖x‖, so a distance by at most twice that; the second term is the arithmetic of the
+    distances. ``rounding`` ρ is half the precision of the points' dtype unless given; say more (1e-5) for activations
+    that went through many layers in float32. What differs by less is not known to differ.
 
     Cost: n² d / 2 multiply-adds and two passes over the cloud, which is never copied as a whole.
     """
