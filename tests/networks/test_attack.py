@@ -398,7 +398,7 @@ def test_a_declared_model_is_attacked_in_pixels():
         ({"method": "pgd", "step": -1}, ValueError, "step must be a number"),
         ({"loss": "hinge"}, ValueError, "loss must be one of margin, dlr, cross-entropy, got 'hinge'"),
         ({"loss": "dlr"}, ValueError, "loss must not be dlr for 2 classes"),
-        ({"keep": "first"}, ValueError, "keep must be 'best' or 'last', got 'first'"),
+        ({"keep": "first"}, ValueError, "keep must be one of best, last, got 'first'"),
         ({"restarts": 0}, ValueError, "restarts must be a whole number of at least 1, got 0"),
         ({"method": "apgd", "step": 0.1}, ValueError, "step, momentum and objective must be left out for apgd"),
         ({"x": X.clamp(0, 1), "bounds": (0, 1), "eps": 8}, ValueError, "eps must be at most .*Write 8 / 255"),

@@ -163,7 +163,7 @@ def test_bad_folders_are_named(tmp_path, truth):
     values[33, 2] = float("nan")
     with pytest.raises(ValueError, match=r"must be finite, got nan at layer b, sample 33"):
         recorded(written(tmp_path / "nan", {"a": torch.randn(N, 4), "b": values})).samples  # noqa: B018
-    with pytest.raises(ValueError, match="must name a folder alone"):
+    with pytest.raises(ValueError, match="a recorded folder must be loaded as it is"):
         lisse.load_model(f"recorded:{tmp_path / 'nan'}?size=3")
 
 

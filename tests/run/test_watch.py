@@ -571,7 +571,7 @@ def test_lightning_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ImportError, match="pip install lightning"):
         Watch(SEEN, Mean()).lightning()
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"Watch\.trainer: needs transformers"):
+    with pytest.raises(ImportError, match=r"Watch\.trainer: transformers must be installed"):
         Watch(SEEN, Mean()).trainer()
 
 

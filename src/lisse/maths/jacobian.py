@@ -63,12 +63,7 @@ def jacobian_norm(
         raise ValueError(f"jacobian_norm: x and y must have as many samples, got {len(x)} and {len(y)}.")
     check_least("jacobian_norm", 1, max_iter=max_iter)
     check_positive("jacobian_norm", tol=tol)
-    covector = torch.zeros_like(y, requires_grad=True)
-    (pulled,) = torch.autograd.grad(y, x, covector, create_graph=True, allow_unused=True)
-    if pulled is None:
-        raise ValueError("jacobian_norm: y must depend on x, got a graph in which it does not.")
-    if not pulled.requires_grad:
-        raise ValueError(_NO_SECOND)
+    pulled, covector = _pulled(y, x)
     v = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device) if start is None else start.to(x)
     n = len(x)
     host = x.device.type == "cpu"
@@ -123,6 +118,17 @@ def jacobian_norm(
     image, scale, finite, _ = _in_range(forward, direction, live, finite, x.dtype, again=True)
     value = torch.where(finite, _norm(image) * scale, torch.nan)
     return JacobianNorm(value, direction.reshape(x.shape), converged.to(x.device) & finite, steps)
+
+
+def _pulled(y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The vjp of a covector that is zero, with a graph, and that covector."""
+    covector = torch.zeros_like(y, requires_grad=True)
+    (pulled,) = torch.autograd.grad(y, x, covector, create_graph=True, allow_unused=True)
+    if pulled is None:
+        raise ValueError("jacobian_norm: y must depend on x, got a graph in which it does not.")
+    if not pulled.requires_grad:
+        raise ValueError(_NO_SECOND)
+    return pulled, covector
 
 
 def worst_token_stretch(

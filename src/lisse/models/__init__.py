@@ -95,14 +95,13 @@ def _built(parsed: Spec, spec: str) -> nn.Module:
     weights = options.pop("weights", None)
     if weights == "":
         raise ValueError(f"load_model: weights must be a file, got nothing in {spec!r}. Write weights=FILE.")
-    if parsed.hub == "checkpoint":
-        if weights is not None or options:
+    if parsed.hub in ("checkpoint", "recorded"):
+        if parsed.options:
+            kind = "checkpoint" if parsed.hub == "checkpoint" else "recorded folder"
             raise ValueError(
-                f"load_model: a checkpoint must be loaded as it is, got options in {spec!r}. It holds its own."
+                f"load_model: a {kind} must be loaded as it is, got options in {spec!r}. It holds its own."
             )
-        return _from_checkpoint(parsed.name)
-    if parsed.hub == "recorded":
-        return _from_recorded(parsed.name, weights, options)
+        return (_from_checkpoint if parsed.hub == "checkpoint" else _from_recorded)(parsed.name)
     if parsed.hub == "zoo":
         return _from_zoo(parsed.name, options, weights)
     declaration = declaration_of(weights) or {}
@@ -119,9 +118,7 @@ def _built(parsed: Spec, spec: str) -> nn.Module:
     return model
 
 
-def _from_recorded(folder: str, weights: str | None, options: dict[str, Any]) -> nn.Module:
-    if weights is not None or options:
-        raise ValueError(f"load_model: recorded: must name a folder alone, got options for {folder}. Leave them out.")
+def _from_recorded(folder: str) -> nn.Module:
     player = Recorded(folder)
     name = Path(folder).name
     declare(player, kind="plain", name=name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,13 @@ def _from_folder(transformers: Any, folder: Path, name: str, options: dict[str, 
             )
     except Exception as error:  # a damaged file raises whatever the reader of its format raises
         raise unreadable(folder, error) from error
+    _check_complete(network, info, cls, config, name)
+    warn_not_finite(network.state_dict(), name)
+    return _declared(network, folder, name, options, cls, config)
+
+
+def _check_complete(network: nn.Module, info: Mapping[str, Any], cls: Any, config: Any, name: str) -> None:
+    """Every weight is there, in its shape, on a device."""
     # transformers would fill these with random numbers and only warn: the commonest way to a wrong result.
     missing = sorted(info["missing_keys"])
     differing = [f"{key}: {list(a)} instead of {list(b)}" for key, a, b in sorted(info["mismatched_keys"])]
@@ -126,7 +133,7 @@ def _from_folder(transformers: Any, folder: Path, name: str, options: dict[str, 
         warnings.warn(
             f"load_model: {cls.__name__} does not use {len(info['unexpected_keys'])} weights of {name} "
             f"({shortened(sorted(info['unexpected_keys']))}).",
-            stacklevel=3,
+            stacklevel=4,
         )
     away = [key for key, weight in network.named_parameters() if weight.is_meta]
     if away:
@@ -134,7 +141,10 @@ def _from_folder(transformers: Any, folder: Path, name: str, options: dict[str, 
             f"load_model: {name} must fit on its devices, got {len(away)} weights that device_map left on the host or "
             f"disk ({shortened(away)}). Give more devices, or half the precision (?dtype=bfloat16)."
         )
-    warn_not_finite(network.state_dict(), name)
+
+
+def _declared(network: nn.Module, folder: Path, name: str, options: dict[str, Any], cls: Any, config: Any) -> nn.Module:
+    """The network with what it takes: sound, images, or text."""
     classes = getattr(config, "num_labels", None) if "Classification" in cls.__name__ else None
     entry = getattr(cls, "main_input_name", "input_ids")
     if entry in WAVES:
@@ -156,7 +166,7 @@ def _from_folder(transformers: Any, folder: Path, name: str, options: dict[str, 
         warnings.warn(
             f"load_model: {name} must bring its tokenizer to read text, got none of {', '.join(TOKENIZERS[:4])} beside "
             "the weights. Fetch it too, or name one with ?tokenizer=… in the data's spec.",
-            stacklevel=5,
+            stacklevel=6,
         )
     return declare(network, kind="text", name=name, classes=classes, tokenizer=tokenizer)
 

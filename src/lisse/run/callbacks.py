@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from lisse.libraries import extra
+
 if TYPE_CHECKING:
     from lisse.run.watch import Watch
 
@@ -39,10 +41,8 @@ def lightning_callback(watch: Watch) -> Any:
 
     def tell(trainer: Any, module: Any, when: str, epoch: float) -> None:
         if trainer.is_global_zero and not trainer.sanity_checking:
-            steps = trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None
-            epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
-            loggers = tuple(trainer.loggers)
-            watch(Instant(module, when, int(trainer.global_step), epoch, steps, epochs, loggers=loggers))
+            ends, loggers = (_limit(trainer.max_steps), _limit(trainer.max_epochs)), tuple(trainer.loggers)
+            watch(Instant(module, when, int(trainer.global_step), epoch, *ends, loggers=loggers))
 
     class WatchCallback(*_lightning_bases()):  # type: ignore[misc]
         """Measures while a Lightning Trainer fits."""
@@ -72,20 +72,12 @@ def lightning_callback(watch: Watch) -> Any:
 
 def trainer_callback(watch: Watch) -> Any:
     """A ``TrainerCallback`` for ``transformers.Trainer``."""
-    try:
-        callback: Any = importlib.import_module("transformers").TrainerCallback
-    except ImportError as error:
-        raise ImportError(f'Watch.trainer: needs transformers ({error}). pip install "lisse[hf]" accelerate') from error
-
+    callback: Any = extra("transformers", "hf", "Watch.trainer").TrainerCallback
     loggers = _TrainerLoggers()
 
     def tell(args: Any, state: Any, model: Any, when: str) -> None:
         if state.is_world_process_zero:
-            log = state.log_history[-1] if state.log_history else {}
-            total = state.max_steps if state.max_steps and state.max_steps > 0 else None
-            epoch = float(state.epoch or 0.0)
-            step, epochs = int(state.global_step), float(state.num_train_epochs)
-            watch(Instant(model, when, step, epoch, total, epochs, log=log, loggers=loggers.of(args)))
+            watch(_instant(state, model, when, loggers.of(args)))
             if when == "end":
                 loggers.close()
 
@@ -113,6 +105,14 @@ def trainer_callback(watch: Watch) -> Any:
                 tell(args, state, model, "end")
 
     return WatchCallback()
+
+
+def _instant(state: Any, model: Any, when: str, loggers: tuple[Any, ...]) -> Instant:
+    """What a Hugging Face Trainer's state says of the moment."""
+    log = state.log_history[-1] if state.log_history else {}
+    ends = _limit(state.max_steps), float(state.num_train_epochs)
+    step, epoch = int(state.global_step), float(state.epoch or 0.0)
+    return Instant(model, when, step, epoch, *ends, log=log, loggers=loggers)
 
 
 class _TrainerLoggers:
@@ -168,6 +168,11 @@ def _lightning_bases() -> tuple[Any, ...]:
     if not bases:
         raise ImportError("Watch.lightning: needs Lightning, got none installed. pip install lightning")
     return bases
+
+
+def _limit(count: int | None) -> int | None:
+    """The end of a training, where there is one: trainers write 0, -1 or None for none."""
+    return count if count and count > 0 else None
 
 
 def _share(trainer: Any, batches: int) -> float:

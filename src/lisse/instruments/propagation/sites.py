@@ -264,37 +264,42 @@ def _with_sources(
 
     def called(call: AttentionCall) -> None:
         block = foreign.get((call.module, call.number))
-        if block is None:
-            return
-        tokens = block.site.entry.shape[0]
-        if call.query is not None and call.key is not None:
-            square = call.query.shape[0] == batch.size and call.query.shape[2] == call.key.shape[2] == tokens
-            sources[block.name] = "call" if square and rebuilds(call.first(), valid(block)) else None
-        elif call.matrix is not None and call.matrix.shape[::2] == (batch.size, tokens) == call.matrix.shape[::3]:
-            sources[block.name] = "softmax"
+        if block is not None:
+            sources[block.name] = _call_source(call, batch.size, block.site.entry.shape[0], valid(block))
 
     if foreign:
         with stage.reading(run, taps, on), attending(stage.model, called, [tap.module for tap in taps]):
             stage.run(run, batch)
     tried = []
     for block in blocks:
-        source, mode = (sources.get(block.name), block.mode) if not block.inner else ("inner", block.mode)
+        source: Origin | None = "inner" if block.inner else sources.get(block.name)
+        mode = block.mode
         if source in (None, "softmax"):
-            entry, out = activations[block.site.entry], activations[block.site.out]
-            by_weights = _mode(block.site, entry, out, valid(block))
+            by_weights = _mode(block.site, activations[block.site.entry], activations[block.site.out], valid(block))
             source, mode = ("weights", by_weights) if by_weights is not None else (source, mode)
-        if source is None:
-            notes.append(
-                f"{block.name}: neither its queries and keys nor its weights give what its attention gives (keys that "
-                "are fewer than the tokens, or a form of its own): no kernel is read there."
-            )
-        elif source == "softmax":
-            notes.append(
-                f"{block.name}: the attention is the model's own softmax; its queries and keys are turned or shifted "
-                "inside, so that nothing is told of the kernel they make."
-            )
+        if source in _UNREAD:
+            notes.append(f"{block.name}: {_UNREAD[source]}")
         tried.append(replace(block, source=source, mode=mode))
     return tried
+
+
+def _call_source(call: AttentionCall, samples: int, tokens: int, valid: Tensor) -> Origin | None:
+    """Whether a call shows queries and keys that make its output, or else its own softmax, of all tokens."""
+    if call.query is not None and call.key is not None:
+        square = call.query.shape[0] == samples and call.query.shape[2] == call.key.shape[2] == tokens
+        return "call" if square and rebuilds(call.first(), valid) else None
+    matrix = call.matrix
+    square = matrix is not None and matrix.shape[::2] == (samples, tokens) == matrix.shape[::3]
+    return "softmax" if square else None
+
+
+#: What is said of attention whose kernel is not read.
+_UNREAD: dict[Origin | None, str] = {
+    None: "neither its queries and keys nor its weights give what its attention gives (keys that are fewer than the "
+    "tokens, or a form of its own): no kernel is read there.",
+    "softmax": "the attention is the model's own softmax; its queries and keys are turned or shifted inside, so that "
+    "nothing is told of the kernel they make.",
+}
 
 
 def _mode(site: AttentionSite, x: Tensor, output: Tensor, valid: Tensor) -> Mode | None:
@@ -334,39 +339,47 @@ def _grid(
     texts = any(not value.is_floating_point() for value in parts)
     if inputs is not None and texts and (inputs.ndim != 4 or any("text" in word for word in name.split("."))):
         return (1, tokens - (leading or 0)), leading or 0
-    images = inputs is not None and inputs.ndim == 4
-    if (
-        inputs is not None and images and staged and leading is None
-    ):  # patches are merged on the way, in the image's form
-        rows = round((tokens * inputs.shape[2] / inputs.shape[3]) ** 0.5)
-        if rows and rows * (tokens // rows) == tokens and (tokens // rows) * inputs.shape[2] == rows * inputs.shape[3]:
-            return (rows, tokens // rows), 0
-    patches = _patches(stage.model, inputs) if inputs is not None and images else None
-    if patches is not None:
-        count = patches[0] * patches[1]
-        if count > tokens:
-            hides = any(type(part).__name__.startswith("ViTMAE") for part in stage.model.modules())
-            advice = (
-                "hidden: give the whole ViTMAEForPreTraining, not its encoder."
-                if hides
-                else "merged or left out on the way: pass grid=(rows, columns) of those that stay, and "
-                "leading=… for class tokens before them."
-            )
-            raise ValueError(
-                f"Propagation: grid must be that of the tokens, got {tokens} tokens at {name} for "
-                f"{patches[0]} × {patches[1]} patches. Part of them is {advice}"
-            )
-        return patches, tokens - count if leading is None else leading
-    for first in ((0, 1) if images else (0,)) if leading is None else (leading,):
+    images = inputs if inputs is not None and inputs.ndim == 4 else None
+    patched = None if images is None else _patch_grid(stage.model, images, tokens, leading, name, staged=staged)
+    if patched is not None:
+        return patched
+    for first in ((0,) if images is None else (0, 1)) if leading is None else (leading,):
         side = round((tokens - first) ** 0.5)
         if side > 1 and side * side == tokens - first:
             return (side, side), first
-    if not images:  # sound, or words that were embedded before
+    if images is None:  # sound, or words that were embedded before
         return (1, tokens - (leading or 0)), leading or 0
     raise ValueError(
         f"Propagation: grid must be given where the tokens are no square, got {tokens} at {name}. Pass "
         "grid=(rows, columns), and leading=… for class tokens before them (--grid 2,3 --leading 1)."
     )
+
+
+def _patch_grid(
+    model: nn.Module, images: Tensor, tokens: int, leading: int | None, name: str, *, staged: bool
+) -> tuple[tuple[int, int], int] | None:
+    """The grid of the patches that a network cuts images into; ``None`` where it is not seen to cut them."""
+    if staged and leading is None:  # patches are merged on the way, in the image's form
+        rows = round((tokens * images.shape[2] / images.shape[3]) ** 0.5)
+        if rows and rows * (tokens // rows) == tokens and (tokens // rows) * images.shape[2] == rows * images.shape[3]:
+            return (rows, tokens // rows), 0
+    patches = _patches(model, images)
+    if patches is None:
+        return None
+    count = patches[0] * patches[1]
+    if count > tokens:
+        hides = any(type(part).__name__.startswith("ViTMAE") for part in model.modules())
+        advice = (
+            "hidden: give the whole ViTMAEForPreTraining, not its encoder."
+            if hides
+            else "merged or left out on the way: pass grid=(rows, columns) of those that stay, and "
+            "leading=… for class tokens before them."
+        )
+        raise ValueError(
+            f"Propagation: grid must be that of the tokens, got {tokens} tokens at {name} for "
+            f"{patches[0]} × {patches[1]} patches. Part of them is {advice}"
+        )
+    return patches, tokens - count if leading is None else leading
 
 
 def _leading(grid: tuple[int, int], leading: int | None, tokens: int, name: str) -> int:

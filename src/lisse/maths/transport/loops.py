@@ -119,6 +119,16 @@ def _relax(
             near[k], before[k] = far, i
 
 
+@_compiled
+def _nearest(near: Any, scanned: Any, state: Any) -> int:  # pragma: no cover - runs as machine code
+    """The nearest column that is not scanned; of several a free one, whose ``state`` is below 0."""
+    j, reach = -1, np.inf
+    for k in range(len(near)):
+        if not scanned[k] and (near[k] < reach or (near[k] == reach and state[k] < 0)):
+            reach, j = near[k], k
+    return j
+
+
 # --- equal sizes ------------------------------------------------------------------------------------------------------
 
 
@@ -202,20 +212,39 @@ def _free_column(
         near[j], scanned[j], before[j] = cost[root, j] - v[j], False, root
     count = 0
     while True:
-        j, reach = -1, np.inf
-        for k in range(n):
-            if not scanned[k] and (near[k] < reach or (near[k] == reach and row_of[k] < 0)):
-                reach, j = near[k], k
+        j = _nearest(near, scanned, row_of)
         scanned[j] = True
         if row_of[j] < 0:
             break
         order[count] = j
         count += 1
         i = row_of[j]
-        _relax(cost, i, reach - (cost[i, j] - v[j]), v, near, scanned, before)
+        _relax(cost, i, near[j] - (cost[i, j] - v[j]), v, near, scanned, before)
     for k in order[:count]:
-        v[k] += near[k] - reach
+        v[k] += near[k] - near[j]
     return j
+
+
+@_compiled
+def _within_reach(
+    cost: Any, root: int, t: float, row_of: Any, near: Any, before: Any, scanned: Any
+) -> Any:  # pragma: no cover - runs as machine code
+    """The free column to which a path of the least largest step leads from a row, and that step, t at least."""
+    n = len(cost)
+    for j in range(n):
+        near[j], scanned[j], before[j] = max(t, cost[root, j]), False, root
+    for j in range(n):
+        if near[j] <= t and row_of[j] < 0:
+            return j, t
+    while True:
+        j = _nearest(near, scanned, row_of)
+        if row_of[j] < 0:
+            return j, near[j]
+        scanned[j] = True
+        for k in range(n):
+            far = max(near[j], cost[row_of[j], k])
+            if not scanned[k] and far < near[k]:
+                near[k], before[k] = far, row_of[j]
 
 
 @_compiled
@@ -233,24 +262,7 @@ def bottleneck_cost(cost: Any) -> float:  # pragma: no cover - runs as machine c
         t = max(t, cost[i].min())
         t = max(t, cost[:, i].min())
     for root in range(n):
-        end = -1
-        for j in range(n):
-            near[j], scanned[j], before[j] = max(t, cost[root, j]), False, root
-            if end < 0 and near[j] <= t and row_of[j] < 0:
-                end = j
-        while end < 0:
-            j, reach = -1, np.inf
-            for k in range(n):
-                if not scanned[k] and (near[k] < reach or (near[k] == reach and row_of[k] < 0)):
-                    reach, j = near[k], k
-            if row_of[j] < 0:
-                end, t = j, reach
-                break
-            scanned[j] = True
-            for k in range(n):
-                far = max(reach, cost[row_of[j], k])
-                if not scanned[k] and far < near[k]:
-                    near[k], before[k] = far, row_of[j]
+        end, t = _within_reach(cost, root, t, row_of, near, before, scanned)
         while True:
             i = before[end]
             former = -1
@@ -307,14 +319,13 @@ def _open_column(
     n, m = cost.shape
     reached[:] = False
     reached[root] = True
+    state = -demand
     for j in range(m):
         near[j], scanned[j], before[j] = cost[root, j] - u[root] - v[j], False, root
     while True:
-        j, reach = -1, np.inf
-        for k in range(m):
-            if not scanned[k] and (near[k] < reach or (near[k] == reach and demand[k] > 0)):
-                reach, j = near[k], k
-        if demand[j] > 0:
+        j = _nearest(near, scanned, state)
+        reach = near[j]
+        if state[j] < 0:
             break
         scanned[j] = True
         for i in range(n):

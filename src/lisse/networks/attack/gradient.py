@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from lisse.maths.given import all_finite
+from lisse.maths.given import all_finite, check_word
 from lisse.networks.answers import Classifier, logits_at, resting, unsquashed
 from lisse.networks.attack.adaptive import climbed_adaptively
 from lisse.networks.attack.checks import (
@@ -84,12 +85,9 @@ def attack(
     Cost: one forward and backward per step and start, and a forward for the best; memory: that of training without
     weights' gradients. With ``start=None`` and one start the result is deterministic.
     """
-    if method not in get_args(Method):
-        raise ValueError(f"attack: method must be one of fgsm, pgd, apgd, got {method!r}. Choose one of these.")
-    if loss not in get_args(AttackLoss):
-        raise ValueError(f"attack: loss must be one of {', '.join(get_args(AttackLoss))}, got {loss!r}.")
-    if keep not in ("best", "last"):
-        raise ValueError(f"attack: keep must be 'best' or 'last', got {keep!r}. The best iterate is the default.")
+    check_word("attack", get_args(Method), method=method)
+    check_word("attack", get_args(AttackLoss), loss=loss)
+    check_word("attack", ("best", "last"), keep=keep)
     values, labels = checked_samples("attack", model, x, y, bounds)
     kind, radius = norm_named("attack", norm), checked_size("attack", "eps", eps)
     check_unit("attack", radius, kind, bounds)
@@ -98,65 +96,80 @@ def attack(
         raise ValueError(f"attack: momentum must be at least 0, got {momentum!r}. 1 is usual, 0 is none.")
     if method == "apgd" and (step is not None or momentum or objective is not None):
         raise ValueError("attack: step, momentum and objective must be left out for apgd, which has its own.")
+    if method == "fgsm" and step is not None:
+        raise ValueError(f"attack: step must be left out for fgsm, got {step!r}. pgd with steps=1 takes one.")
     if method == "fgsm":
-        if step is not None:
-            raise ValueError(f"attack: step must be left out for fgsm, got {step!r}. pgd with steps=1 takes one.")
         count, length = 1, radius
     else:
         length = 2.5 * radius / count if step is None else checked_size("attack", "step", step)
-    way = -1.0 if targeted else 1.0
     with torch.inference_mode(False):
         widest = NormBall(values, kind, radius, bounds)
         begins = [_start(start, values, widest, generator), *(widest.random(generator) for _ in range(1, starts))]
+    climb = _Climb(
+        model, kind, radius, bounds, method == "apgd", loss if objective is None else objective, count, length,
+        -1.0 if targeted else 1.0, momentum, keep == "best" and method == "pgd", starts > 1,
+    )  # fmt: skip
 
     def climbed(part: slice) -> Tensor:
-        result, margin = values[part], None
-        for begin in begins:
-            index = slice(None) if margin is None else (margin <= 0).nonzero()[:, 0]
-            if margin is not None and not len(index):  # type: ignore[arg-type]
+        centre, target = values[part], labels[part]
+        result, margin = climb.climbed(begins[0][part], centre, target)
+        for begin in begins[1:]:
+            index = (margin <= 0).nonzero()[:, 0]
+            if not len(index):
                 break
-            moved, lost = _climbed(begin[part][index], values[part][index], labels[part][index])
-            if margin is None:
-                result, margin = moved, lost
-                continue
+            moved, lost = climb.climbed(begin[part][index], centre[index], target[index])
             better = lost > margin[index]
-            result = result.index_put((index[better],), moved[better])  # type: ignore[index]
-            margin = margin.index_put((index[better],), lost[better])  # type: ignore[index]
+            result = result.index_put((index[better],), moved[better])
+            margin = margin.index_put((index[better],), lost[better])
         return result
 
-    def _climbed(begin: Tensor, centre: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        ball = NormBall(centre, kind, radius, bounds)
+    return _by_parts("attack", model, values, batch, climbed)
 
-        def slopes(point: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor]:
-            return _slopes(model, point, target, loss if objective is None else objective, "attack", first=first)
 
-        if method == "apgd":
+@dataclass(frozen=True)
+class _Climb:
+    """The way uphill of :func:`attack` from a point: ``way`` is -1 where a class shall be reached."""
 
-            def uphill(point: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor]:
-                slope, value, margin = slopes(point, first)
-                return way * slope, way * value, way * margin
+    model: Classifier
+    norm: Norm
+    eps: float
+    bounds: Bounds | None
+    adaptive: bool
+    loss: AttackLoss | Objective
+    steps: int
+    length: float
+    way: float
+    momentum: float
+    best: bool  # of all iterates, or the last
+    measured: bool  # whether the margin is asked for at the end: other starts follow
 
-            return climbed_adaptively(uphill, ball, begin, count)
+    def climbed(self, begin: Tensor, centre: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Where it ends, and the lost margins there ``[n]``."""
+        ball = NormBall(centre, self.norm, self.eps, self.bounds)
+
+        def uphill(point: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor]:
+            slope, value, margin = _slopes(self.model, point, target, self.loss, "attack", first=first)
+            return self.way * slope, self.way * value, self.way * margin
+
+        if self.adaptive:
+            return climbed_adaptively(uphill, ball, begin, self.steps)
         best, worst = begin, torch.full((len(begin),), -torch.inf, device=begin.device)
         moved = begin.clone()
         running: Tensor | None = None
-        for turn in range(count):
-            slope, _, margin = slopes(moved, turn == 0)
-            if keep == "best" and method == "pgd":
-                best, worst = _better(moved, way * margin, best, worst)
-            if momentum:
+        for turn in range(self.steps):
+            slope, _, margin = uphill(moved, turn == 0)
+            if self.best:
+                best, worst = _better(moved, margin, best, worst)
+            if self.momentum:
                 total = slope.flatten(1).abs().sum(1).clamp_min(1e-12).reshape(-1, *[1] * (slope.ndim - 1))
-                running = slope / total if running is None else momentum * running + slope / total
-                slope = running
-            moved = ball.back(moved.add_(steepest(slope, kind), alpha=way * length))
-        if starts == 1 and (keep == "last" or method == "fgsm"):
+                slope = running = slope / total + (0.0 if running is None else self.momentum * running)
+            moved = ball.back(moved.add_(steepest(slope, self.norm), alpha=self.length))
+        if not (self.best or self.measured):
             return moved, worst
         with torch.no_grad():
-            logits = logits_at(model, moved, function="attack")
-            margin = way * lost_margins(logits, target.to(logits.device)).to(moved.device)
-        return (moved, margin) if keep == "last" or method == "fgsm" else _better(moved, margin, best, worst)
-
-    return _by_parts("attack", model, values, batch, climbed)
+            logits = logits_at(self.model, moved, function="attack")
+            margin = self.way * lost_margins(logits, target.to(logits.device)).to(moved.device)
+        return _better(moved, margin, best, worst) if self.best else (moved, margin)
 
 
 def _better(moved: Tensor, margin: Tensor, best: Tensor, worst: Tensor) -> tuple[Tensor, Tensor]:

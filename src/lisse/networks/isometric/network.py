@@ -6,7 +6,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -118,22 +118,14 @@ class LocallyIsometric(FullyConnected):
         """
         hidden = self.representation(x)
         logits: Tensor = self.head(hidden)
-        entropy = functional.cross_entropy(logits, targets)
-        if beta == 0:
-            return IsometricLoss(alpha * entropy, entropy, torch.zeros_like(entropy))
-        if not self._looked:
+        if beta and not self._looked:
             self._looked = True
             self._look(x)
-        isometric = isometric_loss(
-            x if distances is None else distances,
-            hidden if self.on == "hidden" else logits,
-            None if all_pairs else targets if groups is None else groups,
-            metric=metric if distances is None else "precomputed",
-            output_metric=None if distances is None else metric,
-            scaling=scaling,
-            fixed_input=fixed_input,
-        )
-        return IsometricLoss(alpha * entropy + beta * isometric, entropy, isometric)
+        return _both_losses(
+            x, hidden if self.on == "hidden" else logits, logits, targets,
+            None if all_pairs else targets if groups is None else groups, alpha, beta, distances, metric,
+            scaling=scaling, fixed_input=fixed_input,
+        )  # fmt: skip
 
     def _look(self, x: Tensor) -> None:
         """Warn where the data are larger than tanh can represent."""
@@ -146,6 +138,21 @@ class LocallyIsometric(FullyConnected):
                 f"reach {self.reach:.3g} at most. Scale the data down, or take more units.",
                 stacklevel=3,
             )
+
+
+def _both_losses(
+    x: Tensor, z: Tensor, logits: Tensor, targets: Tensor, groups: Groups | None, alpha: float, beta: float,
+    distances: Tensor | None, metric: PairMetric, **options: Any,
+) -> IsometricLoss:  # fmt: skip
+    """Cross-entropy of the logits, and the isometric loss from x (or its ``distances``) to z."""
+    entropy = functional.cross_entropy(logits, targets)
+    if beta == 0:
+        return IsometricLoss(alpha * entropy, entropy, torch.zeros_like(entropy))
+    if distances is None:
+        isometric = isometric_loss(x, z, groups, metric=metric, **options)
+    else:
+        isometric = isometric_loss(distances, z, groups, metric="precomputed", output_metric=metric, **options)
+    return IsometricLoss(alpha * entropy + beta * isometric, entropy, isometric)
 
 
 def fit(
@@ -292,21 +299,13 @@ class StackedIsometric(nn.Module):
         losses = []
         for k, (labels, (before, hidden)) in enumerate(zip(targets, self._chain(x), strict=True)):
             logits = self._classified(k, hidden)
-            entropy = functional.cross_entropy(logits, labels)
-            if beta == 0:
-                losses.append(IsometricLoss(alpha * entropy, entropy, torch.zeros_like(entropy)))
-                continue
-            lengths = distances if k == 0 else None
-            isometric = isometric_loss(
-                before if lengths is None else lengths,
-                hidden if self._at(k).on == "hidden" else logits,
-                labels,
-                metric=metric if lengths is None else "precomputed",
-                output_metric=None if lengths is None else metric,
-                scaling=scaling,
-                fixed_input=not before.requires_grad if fixed_input is None else fixed_input,
-            )
-            losses.append(IsometricLoss(alpha * entropy + beta * isometric, entropy, isometric))
+            losses.append(
+                _both_losses(
+                    before, hidden if self._at(k).on == "hidden" else logits, logits, labels, labels, alpha, beta,
+                    distances if k == 0 else None, metric, scaling=scaling,
+                    fixed_input=not before.requires_grad if fixed_input is None else fixed_input,
+                )
+            )  # fmt: skip
         return tuple(losses)
 
     def _at(self, k: int) -> LocallyIsometric:

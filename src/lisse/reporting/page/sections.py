@@ -103,13 +103,14 @@ def section(entries: Entries, instrument: str) -> Section:
             figures.append(figure)
         elif loose:
             numbers.append((quantity, tuple(entry for entry in loose if not entry.initial)))
-    for index, figure in enumerate(figures):  # a chart may be called as a quantity is
-        if any(figure.id == other.id for other in figures[:index]):
-            figures[index] = replace(figure, id=f"{figure.id}-{index}")
-    for view in (view for figure in figures for view in figure.views):
-        for key, value in view.at.items():
-            if value not in choices.setdefault(key, []):
-                choices[key].append(value)
+    ids = [figure.id for figure in figures]  # a chart may be called as a quantity is
+    figures = [
+        figure if figure.id not in ids[:index] else replace(figure, id=f"{figure.id}-{index}")
+        for index, figure in enumerate(figures)
+    ]
+    for key, value in (item for figure in figures for view in figure.views for item in view.at.items()):
+        if value not in choices.setdefault(key, []):
+            choices[key].append(value)
     prefers = [heading.headline.prefers for heading in headings([(instrument, entries.quantities(instrument))])]
     return Section(
         identifier(instrument),
