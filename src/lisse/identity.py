@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import inspect
+import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -107,6 +112,57 @@ def class_source(kind: Any) -> str:
     # Of a method that calls super(), the class itself is such a thing, too.
     cells = [cell for method in methods for cell in method.__closure__ or () if not _holds(cell, kind)]
     return source + "".join(repr(_cell(cell)) for cell in cells)
+
+
+@functools.lru_cache(maxsize=4096)
+def module_digest(name: str) -> str:
+    """A hash of a person's module and of all that it imports from the folder that it stands in, read and not run.
+
+    That folder is the one on Python's path; of an installed module it is the package alone, and lisse itself is left
+    out. Once a process, as importing is. Files that a module reads, and imports by computed names, are not seen.
+    """
+    with contextlib.suppress(ImportError, ValueError):  # a parent that is not there; a module without a spec
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+            return _tree_digest(name, Path(spec.origin))
+    return ""
+
+
+def _tree_digest(name: str, file: Path) -> str:
+    root = file.parents[name.count(".") + (file.name == "__init__.py")]
+    installed = root.name in ("site-packages", "dist-packages") or root == Path(sysconfig.get_path("stdlib"))
+    names, contents = [name], dict[str, bytes]()
+    while names:
+        dotted = names.pop()
+        base, top = root.joinpath(*dotted.split(".")), dotted.partition(".")[0]
+        path = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+        foreign = top == "lisse" or (installed and top != name.partition(".")[0])
+        if dotted in contents or path is None or foreign:
+            continue
+        contents[dotted] = path.read_bytes()
+        names += _imports(contents[dotted], dotted if path.name == "__init__.py" else dotted.rpartition(".")[0])
+    digest = hashlib.blake2b(digest_size=20)
+    for dotted, content in sorted(contents.items()):
+        digest.update(f"{dotted} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def _imports(content: bytes, package: str) -> Iterator[str]:
+    """Every module that a source may import, with its packages; ``from a import b`` may mean ``a.b``."""
+    try:
+        nodes = [*ast.walk(ast.parse(content))]
+    except (SyntaxError, ValueError):  # whoever imports it says so
+        return
+    for node in nodes:
+        targets = []
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = package.rsplit(".", node.level - 1)[0] + "." if node.level and package else ""
+            targets = [f"{start}{node.module + '.' if node.module else ''}{alias.name}" for alias in node.names]
+        for target in targets:
+            parts = target.split(".")
+            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
 def _value(value: Any) -> str:

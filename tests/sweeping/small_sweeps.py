@@ -62,5 +62,9 @@ def seeded_network(*, seed: int = 0, width: int = 4) -> nn.Module:
     return load_model(f"zoo:fc2?in_channels=1&size=8&mean=none&width={width}&seed={seed}")
 
 
+def broken_network() -> nn.Module:
+    raise RuntimeError("no network today")
+
+
 def nothing(task: int) -> UnitOutcome:
     return UnitOutcome("done", file=str(task))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import pickle
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from small_sweeps import NETWORK, small
 
+from lisse.identity import module_digest
 from lisse.instruments import Sensitivity
-from lisse.run.fingerprint import digest_of
 from lisse.sweeping import Unit, plan_of
-from lisse.sweeping.unit import RecipeRun, digest_of_files
+from lisse.sweeping.origins import digest_of_files
+from lisse.sweeping.unit import RecipeRun
 
 
 def test_units_are_the_product_in_order():
@@ -125,27 +128,75 @@ def test_other_bytes_in_the_data_are_another_unit_and_another_training(spec, tmp
 
 
 def test_a_folder_too_large_to_be_read_is_known_by_names_sizes_and_times(tmp_path, monkeypatch):
-    monkeypatch.setattr("lisse.sweeping.unit.MOST_DIGESTED", 3)
+    monkeypatch.setattr("lisse.sweeping.origins.MOST_DIGESTED", 3)
     file = tmp_path / "a"
     file.write_text("four")
     os.utime(file, ns=(1, 1))
     first = digest_of_files(tmp_path)
-    monkeypatch.setattr("lisse.sweeping.unit._folder_digest", lambda states: pytest.fail("it was read"))
+    monkeypatch.setattr("lisse.sweeping.origins._folder_digest", lambda states: pytest.fail("it was read"))
     assert digest_of_files(tmp_path) == first
     os.utime(file, ns=(1, 2))
     assert digest_of_files(tmp_path) != first
 
 
-def test_keys_of_units_that_name_no_file_are_those_of_earlier_versions(tmp_path, monkeypatch):
+def test_folders_called_as_what_is_no_file_are_in_no_key(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("digits", "fc2", "words"):  # called as what is no file
+    units = [Unit(NETWORK, spec, {}, training=RecipeRun(spec)) for spec in ("digits", "digits?tokenizer=words")]
+    before = [(unit.key, unit.training_key) for unit in units]
+    for name in ("digits", "fc2", "words"):
         (tmp_path / name).mkdir()
-    for spec in ("digits", "digits?tokenizer=words"):
-        unit = Unit(NETWORK, spec, {}, training=RecipeRun(spec))
-        document = {key: value for key, value in dataclasses.asdict(unit).items() if key not in ("memory", "family")}
-        recipe = dataclasses.asdict(unit.training.full_recipe)
-        assert unit.key == digest_of(document | {"instruments": []}, recipe, [None] * 4)
-        assert unit.training_key == digest_of(NETWORK, dataclasses.asdict(unit.training), recipe, [None] * 2)
+        (tmp_path / name / "a").write_text("1")
+    assert [(Unit.of(dataclasses.asdict(unit)).key, unit.training_key) for unit in units] == before
+
+
+@pytest.mark.parametrize(
+    ("spec", "file", "other"),
+    [
+        ("mnist", "mnist/t10k-images-idx3-ubyte", "mnist/train-images-idx3-ubyte"),
+        ("cifar10", "cifar10/test_batch.bin", "cifar10/data_batch_1.bin"),
+        ("cifar10-c?corruption=fog", "CIFAR-10-C/fog.npy", "CIFAR-10-C/snow.npy"),
+        ("imagenet", "imagenet/val/a/1.png", "imagenet/train/a/1.png"),
+    ],
+)
+def test_other_bytes_of_the_split_of_a_named_data_set_are_another_unit(spec, file, other, tmp_path, monkeypatch):
+    monkeypatch.setenv("LISSE_DATA", str(tmp_path))
+    for name in (file, other, "mnist/t10k-labels-idx1-ubyte", "CIFAR-10-C/labels.npy"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    first = Unit(NETWORK, spec, {}).key
+    (tmp_path / other).write_text("3 now")
+    assert Unit(NETWORK, spec, {}).key == first
+    (tmp_path / file).write_text("3 now")
+    assert Unit(NETWORK, spec, {}).key != first
+
+
+def test_other_lines_in_a_factory_or_in_what_it_imports_are_another_unit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "package").mkdir()
+    sources = {
+        "own_factory.py": "import own_helper\nfrom package import inner\nimport json, numpy\n\n\ndef net(): ...\n",
+        "own_helper.py": "A = 1\n",
+        "package/__init__.py": "",
+        "package/inner.py": "from . import deep\n",
+        "package/deep.py": "def f():\n    import own_late\n",
+        "own_late.py": "",
+        "own_apart.py": "",
+    }
+
+    def keys(changed: str = "") -> tuple[str, ...]:
+        for name, text in sources.items():
+            (tmp_path / name).write_text(text + "# other\n" * (name == changed))
+        module_digest.cache_clear()
+        importlib.invalidate_caches()
+        of_data = Unit(NETWORK, "own_factory:data", {}, training=RecipeRun("own_factory:data"))
+        return Unit("own_factory:net", "digits", {}).key, of_data.key, of_data.training_key
+
+    first = keys()
+    assert keys("own_apart.py") == first
+    for name in sources.keys() - {"own_apart.py"}:
+        assert not set(keys(name)) & set(first)
+    assert "own_factory" not in sys.modules  # it was read and not run
 
 
 @pytest.mark.parametrize(
@@ -165,7 +216,18 @@ def test_keys_of_units_that_name_no_file_are_those_of_earlier_versions(tmp_path,
         ({"seeds": []}, "seeds must be whole numbers"),
         ({"seeds": "0..99999999999"}, "seeds must be at most 1,000,000, got 100,000,000,000"),
         ({"limit": 0}, "limit must be a whole number of at least 1, got 0"),
-        ({"models": ["zoo:fc3"]}, "got no zoo:fc3. Did you mean zoo:fc"),
+        ({"models": ["zoo:fc3"]}, "got 'fc3'. Did you mean fc"),
+        ({"models": ["zoo:fc2?widht=4"]}, "got 'widht'. Did you mean width?"),
+        ({"models": ["zoo:fc2?width=0"]}, "width must lie in 1..65536, got 0"),
+        ({"models": ["zoo:fc2?mean=cifra10"]}, "got 'cifra10'"),
+        ({"trainings": [{"models": "zoo:fc2?widht=4"}]}, "got 'widht'. Did you mean width?"),
+        ({"models": ["small_sweeps:seeded_netwrk"]}, "Did you mean seeded_network"),
+        ({"models": ["small_sweps:seeded_network"]}, "small_sweps must be importable"),
+        ({"split": "tset"}, "split must be one of train, test, all, got 'tset'"),
+        ({"data": ["digist"]}, "Did you mean 'digits'"),
+        ({"data": ["shapes?m=3"]}, "got 'm'"),
+        ({"trainings": [{"models": NETWORK, "split": "trian"}]}, "split must be one of train, test, all, got 'trian'"),
+        ({"trainings": [{"models": NETWORK, "data": ["digist"]}]}, "Did you mean 'digits'"),
         ({"models": ["runs/*.safetensors"]}, "models must match a file"),
         ({"models": [3]}, "models must be texts, got 3"),
         ({"models": []}, "plan must have models or trainings"),
@@ -187,6 +249,15 @@ def test_keys_of_units_that_name_no_file_are_those_of_earlier_versions(tmp_path,
 def test_a_slip_is_named_with_what_is_nearest(changes, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         plan_of(small(**changes))
+
+
+def test_what_is_not_there_and_what_a_factory_does_not_take_is_named_before_any_work():
+    with pytest.raises(FileNotFoundError, match=r"load_model: none\.pt must be there"):
+        plan_of(small(models=[NETWORK + "&weights=none.pt"]))
+    with pytest.raises(FileNotFoundError, match=r"load_model: none\.safetensors must be there"):
+        plan_of(small(models=["none.safetensors"]))
+    with pytest.raises(TypeError, match=r"seeded_network must accept the options \{'widht': 3\}"):
+        plan_of(small(models=["small_sweeps:seeded_network?widht=3"]))
 
 
 def test_a_file_that_is_no_plan_is_named(tmp_path):

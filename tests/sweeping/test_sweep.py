@@ -96,16 +96,54 @@ def test_a_damaged_profile_and_one_of_other_code_are_measured_again(tmp_path, mo
 
 
 def test_a_network_that_fails_is_a_row_with_its_reason(tmp_path):
-    models = [NETWORK, "zoo:fc2?in_channels=1&size=9&mean=none", "nowhere:factory"]
+    models = [NETWORK, "zoo:fc2?in_channels=1&size=9&mean=none", "small_sweeps:broken_network"]
     table = lisse.sweep(small(models=models), out=tmp_path, executor=Inline())
     assert [outcome.status for _, outcome in table] == ["done", "failed", "failed"]
     reasons = [outcome.reason for _, outcome in table.failed]
     assert "64" in reasons[0]
-    assert "nowhere" in reasons[1]
+    assert "no network today" in reasons[1]
     assert len(table.finished) == 1
     assert "2 failed" in repr(table)
     retried = lisse.sweep(small(models=models), out=tmp_path, executor=Inline())
     assert [outcome.status for _, outcome in retried] == ["whole", "failed", "failed"]
+
+
+def test_failures_of_a_plan_are_those_of_its_last_form(tmp_path):
+    broken = "small_sweeps:broken_network"
+
+    def failures(models: list[str], name: str = "") -> int:
+        path = tmp_path / f"{name}.toml"
+        path.write_text(f"models = {models}\ndata = 'digits'\ninstruments = 'sensitivity'\nlimit = 30\n")
+        lisse.sweep(path if name else small(models=models), out=tmp_path / "out", executor=Inline())
+        return len(list((tmp_path / "out" / "failures").glob("*.json")))
+
+    assert failures([broken], "a") == failures([broken], "a") == 1
+    assert failures([broken + "?mean=none&input_size=1,8,8"], "b") == 2
+    assert failures([broken], "") == 2 + 1  # other options: another unit
+    (tmp_path / "out" / "failures" / "strange.json").write_text("[]")
+    assert failures([NETWORK], "a") == 3
+    assert failures([NETWORK], "") == 2
+    assert failures([NETWORK], "b") == 1
+
+
+def test_another_family_measures_nothing(tmp_path, monkeypatch):
+    lisse.sweep(small(), out=tmp_path, executor=Inline())
+    before = numbers(tmp_path)
+    monkeypatch.setattr("lisse.sweeping.unit.measured", lambda *_, **__: pytest.fail("it is measured already"))
+    table = lisse.sweep(small(family="small ones"), out=tmp_path, executor=Inline())
+    assert [outcome.status for _, outcome in table] == ["whole", "whole"]
+    assert numbers(tmp_path) == before
+    for unit, outcome in table:
+        about = Profile.load(outcome.file).provenance["sweep"]
+        assert (about["family"], about["unit"]) == ("small ones", dataclasses.asdict(unit))
+
+
+def test_a_training_of_other_code_is_made_again(tmp_path, monkeypatch):
+    plan = small(models=[], trainings=[{"models": NETWORK, "recipes": {"epochs": 1, "batch": 20}, "limit": 60}])
+    lisse.sweep(plan, out=tmp_path, executor=Inline())
+    monkeypatch.setattr("lisse.sweeping.unit.package_fingerprint", lambda: "another")
+    lisse.sweep(plan, out=tmp_path, executor=Inline())
+    assert len(list((tmp_path / "trainings").iterdir())) == 2
 
 
 def test_an_instrument_that_fails_is_measured_again_and_the_others_are_not(tmp_path, monkeypatch):

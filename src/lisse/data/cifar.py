@@ -66,7 +66,9 @@ def cifar10(request: Request, *, download: bool = False) -> Dataset:
 
 
 def cifar_files(split: str) -> list[Path]:
-    """The files of ``split`` in the first place that has them all, in one of the forms."""
+    """The files of ``split`` in the first place that has them all, in one of the forms; none where it is no split."""
+    if split not in BATCHES:
+        return []
     pickles = [(name,) for name in BATCHES[split]]
     binary = [(f"{name}.bin",) for name in BATCHES[split]]
     sheets = [(name,) for name in (*SHEETS[split], "labels.npz")]

@@ -75,6 +75,13 @@ def cifar10_c_folder() -> Path | None:
     return next((folder for folder in places.candidates(_FOLDERS) if (folder / "labels.npy").is_file()), None)
 
 
+def cifar10_c_files(corruption: str) -> list[Path]:
+    """The files of a corruption, and of the labels, that are there."""
+    folder = cifar10_c_folder()
+    files = [] if folder is None else [folder / f"{corruption}.npy", folder / "labels.npy"]
+    return [path for path in files if path.is_file()]
+
+
 def present(folder: Path) -> list[str]:
     """The corruptions whose file is in ``folder``."""
     return [name for name in CORRUPTIONS if (folder / f"{name}.npy").is_file()]

@@ -209,6 +209,12 @@ def _read_alike(files: list[tuple[Path, int]], size: int, resize: int, grey: boo
     return images
 
 
+def imagenet_folders(split: str) -> list[Path]:
+    """The folder of a split of ImageNet, where it is there."""
+    folders = [root / _IMAGENET_SPLITS.get(split, "") for root in places.candidates(IMAGENET_FOLDERS)][:1]
+    return [folder for folder in folders if folder.is_dir()]
+
+
 def imagenet(request: Request, *, size: int = 224, resize: int = 256) -> Dataset:
     """ImageNet from ``imagenet/train`` and ``imagenet/val`` (a folder per class), scaled and cropped as usual.
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lisse.data import cifar, corrupted, mnist, places
+from lisse.data import cifar, corrupted, places
 from lisse.data.download import CIFAR10, FASHION_MNIST, MNIST, Remote
 from lisse.data.images import IMAGENET_FOLDERS
 from lisse.data.sources import SOURCES
@@ -72,7 +72,7 @@ def _available(name: str) -> Available:
         return Available(name, source.spec, source.about, state, str(where or ""), ())
     if name not in _PUBLISHED:
         return Available(name, source.spec, source.about, "yours", "", ())
-    halves = [_files(name, split) for split in ("train", "test")]
+    halves = [source.files(split, {}) for split in ("train", "test")]
     paths = list(dict.fromkeys(path for half in halves for path in half))
     state = "complete" if all(halves) else "partial" if any(halves) else "missing"
     checksums = {remote.name: remote.sha256 for remote in _PUBLISHED[name]}
@@ -84,7 +84,3 @@ def _available(name: str) -> Available:
             official = (path.stat().st_size, _digest(path, "md5")) == cifar.OFFICIAL[path.name]
         files.append(File(str(path), path.stat().st_size, digest, official))
     return Available(name, source.spec, source.about, state, str(paths[0].parent) if paths else "", tuple(files))
-
-
-def _files(name: str, split: str) -> list[Path]:
-    return cifar.cifar_files(split) if name == "cifar10" else mnist.mnist_files(name, split) or []

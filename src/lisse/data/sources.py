@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
@@ -22,12 +22,13 @@ from lisse.progress import Listener
 
 
 class Source(NamedTuple):
-    """A kind of data: how to write it, what it is, the function that loads it."""
+    """A kind of data: how to write it, what it is, the function that loads it, the files of a split that it reads."""
 
     spec: str
     about: str
     load: Callable[..., Dataset]
     takes: Literal["name", "argument"] = "name"
+    files: Callable[[str, Mapping[str, str]], Sequence[Path]] = lambda split, options: ()
 
 
 def _rings(
@@ -76,18 +77,33 @@ SOURCES: dict[str, Source] = {
     "torus": Source("torus?n=1600&sectors=8", "a torus with nested labels", _torus),
     "stripe": Source("stripe?n=1024&d=30", "the stripe model: Gaussian points, one informative direction", _stripe),
     "sentences": Source("sentences?n=200", "made-up masked sentences, paired with their negations", embedded.sentences),
-    "mnist": Source("mnist", "handwritten digits, 28 × 28", mnist.mnist),
-    "fashion-mnist": Source("fashion-mnist", "pieces of clothing, 28 × 28", mnist.fashion_mnist),
-    "cifar10": Source("cifar10", "ten classes of photographs, 32 × 32", cifar.cifar10),
-    "cifar10-c": Source("cifar10-c?corruption=fog", "CIFAR-10-C: noise, blur, weather, …", corrupted.cifar10_c),
-    "imagenet": Source("imagenet?size=224", "ImageNet, from your own folder", images.imagenet),
+    "mnist": Source(
+        "mnist", "handwritten digits, 28 × 28", mnist.mnist,
+        files=lambda split, options: mnist.mnist_files("mnist", split) or (),
+    ),
+    "fashion-mnist": Source(
+        "fashion-mnist", "pieces of clothing, 28 × 28", mnist.fashion_mnist,
+        files=lambda split, options: mnist.mnist_files("fashion-mnist", split) or (),
+    ),
+    "cifar10": Source(
+        "cifar10", "ten classes of photographs, 32 × 32", cifar.cifar10,
+        files=lambda split, options: cifar.cifar_files(split),
+    ),
+    "cifar10-c": Source(
+        "cifar10-c?corruption=fog", "CIFAR-10-C: noise, blur, weather, …", corrupted.cifar10_c,
+        files=lambda split, options: corrupted.cifar10_c_files(options.get("corruption", "")),
+    ),
+    "imagenet": Source(
+        "imagenet?size=224", "ImageNet, from your own folder", images.imagenet,
+        files=lambda split, options: images.imagenet_folders(split),
+    ),
     "folder": Source("folder:DIR?size=64", "a folder of images, one folder per class", images.folder, "argument"),
     "npz": Source("npz:FILE", "arrays in a NumPy .npz file (or just FILE.npz)", arrays.npz, "argument"),
     "text": Source(
         "text:FILE?tokenizer=words", "a text a line, or .jsonl / .tsv / .csv pairs", text.text_file, "argument"
     ),
     "hfdata": Source("hfdata:NAME", "any Hugging Face data set (extra: datasets)", hub.hub, "argument"),
-}
+}  # fmt: skip
 #: Files that can be given without a prefix.
 _KINDS_OF_FILE = {".npz": "npz", ".txt": "text", ".jsonl": "text", ".ndjson": "text", ".tsv": "text", ".csv": "text"}
 
@@ -142,7 +158,7 @@ def load_data(
                 f"load_data: {name!r} must be followed by what to load, got {spec!r}. Write {SOURCES[name].spec}."
             )
         data = SOURCES[name].load(request, argument, **_typed(name, SOURCES[name].load, options))
-    elif _FACTORY.fullmatch(head) and not file.exists():
+    elif is_code(head):
         data = _from_factory(head, options, request)
     elif kind := _ending(head):
         data = SOURCES[kind].load(request, head, **_typed(kind, SOURCES[kind].load, options))
@@ -161,25 +177,36 @@ def bundled(spec: str) -> bool:
     return options.get("tokenizer", "") in ("", "words", "bytes")
 
 
-def file_of(spec: str) -> Path | None:
-    """The file or folder that a spec names, as :func:`load_data` finds it; ``None`` where there is none."""
+def check_data(spec: str, split: str) -> None:
+    """Raise what :func:`load_data` would about a spec and a split: one sample is read, or a person's code imported."""
+    if is_code(spec):
+        with importable_folder():
+            _persons_data(spec.strip().partition("?")[0])
+    else:
+        load_data(spec, split=split, limit=1)
+
+
+def is_code(spec: str) -> bool:
+    """Whether a spec names a person's factory, or data that stand in a module of theirs."""
     head = spec.strip().partition("?")[0]
-    if head in SOURCES and SOURCES[head].takes == "name":
-        return None
+    name = head.partition(":")[0]
+    argument = name in SOURCES and SOURCES[name].takes == "argument"
+    return not argument and bool(_FACTORY.fullmatch(head)) and not places.resolve(head).exists()
+
+
+def files_of(spec: str, split: str) -> list[Path]:
+    """The files and folders that :func:`load_data` reads for a spec and a split; a tokenizer's among them."""
+    head, options = _parsed(spec.strip())
     name, colon, argument = head.partition(":")
-    if name in SOURCES and SOURCES[name].takes == "argument" and colon:
-        head = argument
-    path = places.resolve(head) if head else None
-    return path if path is not None and path.exists() else None
-
-
-def tokenizer_file(spec: str) -> Path | None:
-    """The file or folder of the tokenizer that a spec asks for; ``None`` where it asks for none, or by name."""
-    name = ""
-    with contextlib.suppress(ValueError):  # load_data says what is wrong with the options
-        name = _parsed(spec.strip())[1].get("tokenizer", "")
-    path = Path(os.path.expanduser(name))
-    return path if name not in ("", "words", "bytes") and path.exists() else None
+    if head in SOURCES and SOURCES[head].takes == "name":
+        files = [*SOURCES[head].files(split, options)]
+    else:
+        path = places.resolve(argument if name in SOURCES and colon else head)
+        files = [path] if path.exists() else []
+    tokenizer = options.get("tokenizer", "")
+    if tokenizer not in ("", "words", "bytes") and (path := Path(os.path.expanduser(tokenizer))).exists():
+        files.append(path)
+    return files
 
 
 def _ending(head: str) -> str | None:
@@ -242,8 +269,7 @@ def _from_factory(head: str, options: dict[str, str], request: Request) -> Datas
 
 def _called(head: str, options: dict[str, str], request: Request) -> tuple[Any, str | None]:
     """What is named by ``head`` or made by it, and what to call it."""
-    near = difflib.get_close_matches(head.partition(":")[0], SOURCES, 1)
-    factory = persons_object(head, "load_data", advice=f"Did you mean {near[0]!r}?" if near else "")
+    factory = _persons_data(head)
     attribute = head.partition(":")[2]
     if not callable(factory):
         request.warn_of_no_splits(repr(head))
@@ -263,6 +289,11 @@ def _called(head: str, options: dict[str, str], request: Request) -> tuple[Any, 
         request.warn_of_no_splits(f"{head!r}, which takes no split,")
     value = factory(**keywords)
     return value, None if isinstance(value, Dataset) else attribute
+
+
+def _persons_data(head: str) -> Any:
+    near = difflib.get_close_matches(head.partition(":")[0], SOURCES, 1)
+    return persons_object(head, "load_data", advice=f"Did you mean {near[0]!r}?" if near else "")
 
 
 def _guessed(value: str) -> bool | int | float | str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import os
 import warnings
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = [
     "STATISTICS",
     "ModelCard",
     "Normalised",
+    "check_spec",
     "declare",
     "load_model",
     "load_weights",
@@ -88,6 +90,35 @@ def load_model(spec: str, *, device: str | torch.device = "cpu") -> nn.Module:
     if where.type != "cpu":
         check_room(sum(weight.nbytes for weight in model.parameters()), where, card.name)
     return model.to(where).eval()
+
+
+def check_spec(spec: str) -> None:
+    """Raise what :func:`load_model` would about a spec, as far as it can be told without weights.
+
+    A network of the zoo is built without memory, a person's factory is imported and its arguments are looked at, and
+    files must be there. What timm, torchvision and Hugging Face know by name is not asked for.
+    """
+    parsed = parse(spec)
+    options = {key: value for key, value in parsed.options.items() if key != "weights"}
+    files = [parsed.name] if parsed.hub in ("checkpoint", "recorded") else []
+    for name in [*files, *([parsed.options["weights"]] if "weights" in parsed.options else [])]:
+        if not Path(os.path.expanduser(name)).exists():
+            raise FileNotFoundError(
+                f"load_model: {name or 'weights'} must be there, got nothing, in {spec!r}. Relative paths start at "
+                f"{os.getcwd()}."
+            )
+    if parsed.hub == "zoo":
+        with torch.device("meta"):
+            _from_zoo(parsed.name, options, None)
+    elif parsed.hub == "factory":
+        with importable_folder():
+            factory = persons_object(parsed.name, "load_model")
+        if callable(factory) and not isinstance(factory, nn.Module):
+            keywords = {key: value for key, value in options.items() if key not in ("mean", "std", "input_size")}
+            try:
+                inspect.signature(factory).bind(**keywords)
+            except TypeError as error:
+                raise TypeError(_refusal(parsed.name, keywords, error)) from error
 
 
 def _built(parsed: Spec, spec: str) -> nn.Module:
@@ -229,14 +260,16 @@ def _persons_network(name: str, options: dict[str, Any]) -> nn.Module:
     try:
         network = factory(**options)
     except TypeError as error:
-        raise TypeError(
-            f"load_model: {name} must accept the options {options}, got: {error}. They are passed as keywords."
-        ) from error
+        raise TypeError(_refusal(name, options, error)) from error
     if not isinstance(network, nn.Module):
         raise TypeError(
             f"load_model: {name} must return an nn.Module, got {type(network).__name__}. Return the network itself."
         )
     return network
+
+
+def _refusal(name: str, options: dict[str, Any], error: TypeError) -> str:
+    return f"load_model: {name} must accept the options {options}, got: {error}. They are passed as keywords."
 
 
 def _from_checkpoint(path: str) -> nn.Module:

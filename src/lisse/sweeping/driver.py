@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -42,7 +43,7 @@ def sweep(
     ``plan`` is a TOML file, a mapping of the same form, or a :class:`SweepPlan`: models × data × instruments × seeds,
     and trainings, recipes × seeds (``docs/atlas.md``). A unit whose profile is in ``out`` already is not measured
     again, so a call that was stopped goes on, and two at once share the work. A unit that fails is a row with its
-    reason; a failed one is tried again by the next call.
+    reason; it is tried again by the next call, and forgotten when the plan no longer has it.
 
     ``executor`` is any :class:`concurrent.futures.Executor` whose workers see ``out``; ``None`` is a process for every
     core that there is memory for (at most ``workers``), ``"ray"`` a Ray cluster (``lisse[ray]``). ``gpus`` is the share
@@ -55,6 +56,7 @@ def sweep(
         raise ValueError(f"sweep: workers must be at least 1, got {workers}.")
     if gpus < 0:
         raise ValueError(f"sweep: gpus must be at least 0, got {gpus}.")
+    origin = str(Path(plan).absolute()) if isinstance(plan, (str, Path)) else ""
     plan = plan_of(plan)
     if gpus and not plan.device.startswith("cuda"):
         raise ValueError(
@@ -64,6 +66,7 @@ def sweep(
     folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     remove_left(folder, below=True)  # of workers that were killed while they wrote
+    _forget_failures(folder / "failures", origin, units)
     bar = Bar(keep=True) if progress is True else None
     tell: Listener = bar or (progress if callable(progress) else lambda event: None)
     running, local = _executor(executor, plan, workers, gpus)
@@ -73,7 +76,7 @@ def sweep(
     try:
         for unit, outcome in drained(units, work, running, retries=retries):
             outcomes[unit.key] = outcome
-            _note_failure(folder / "failures" / f"{unit.key[:16]}.json", unit, outcome)
+            _note_failure(folder / "failures" / f"{unit.key[:16]}.json", unit, outcome, origin)
             if outcome.reason:
                 tell(Event("sweep", say=f"{unit.label} on {unit.data} failed: {outcome.reason}", level="warning"))
             tell(Event("sweep", len(outcomes), len(units), "units"))
@@ -126,12 +129,21 @@ def drained(
             waiting.append(elsewhere.popleft()[1])
 
 
-def _note_failure(path: Path, unit: Unit, outcome: UnitOutcome) -> None:
+def _forget_failures(folder: Path, origin: str, units: Sequence[Unit]) -> None:
+    """Those of units that this plan no longer has: a slip that was corrected is no network that failed."""
+    keys = {unit.key[:16] for unit in units}
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # what is no note of ours is left alone
+            if path.stem not in keys and json.loads(path.read_bytes()).get("plan") == origin:
+                path.unlink(missing_ok=True)
+
+
+def _note_failure(path: Path, unit: Unit, outcome: UnitOutcome, origin: str) -> None:
     """A file for each failure, for the atlas; none for what has its profile now."""
     if outcome.file:
         path.unlink(missing_ok=True)
         return
-    document = {"name": unit.label, "unit": dataclasses.asdict(unit), "reason": outcome.reason}
+    document = {"name": unit.label, "unit": dataclasses.asdict(unit), "reason": outcome.reason, "plan": origin}
     with writing(path) as file:
         file.write(json.dumps(document).encode("utf-8", "backslashreplace"))
 

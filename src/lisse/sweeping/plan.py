@@ -9,19 +9,22 @@ import itertools
 import os
 import re
 import tomllib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from lisse.data.sources import check_data
 from lisse.instruments import ALL
 from lisse.instruments.by_name import kinds_named
+from lisse.models import check_spec
 from lisse.models.specs import parse
-from lisse.networks.zoo import NETWORKS
 from lisse.profile import options_of
 from lisse.recording import parse_bytes
 from lisse.run import Instrument, Size
-from lisse.sweeping.unit import RecipeRun, Unit, one_look
+from lisse.sweeping.origins import one_look
+from lisse.sweeping.unit import RecipeRun, Unit
 from lisse.training import RECIPES, Recipe
 
 FIELDS = (
@@ -84,9 +87,22 @@ def plan_of(value: SweepPlan | Mapping[str, Any] | str | Path) -> SweepPlan:
         Unit(model, text, family=family or parse(model).name, seed=seed, training=training, **shared)
         for (model, family, training), text, seed in itertools.product([*origins, *trainings], data, seeds)
     ]
+    _check_sources(units)
     with one_look():
         distinct = {unit.key: unit for unit in units}
     return SweepPlan(tuple(distinct.values()), shared["threads"], shared["memory"], shared["device"])
+
+
+def _check_sources(units: Sequence[Unit]) -> None:
+    """Models and data that cannot be are named now, and not by a worker after hours."""
+    parts = [(unit.data, unit.split) for unit in units]
+    parts += [(unit.training.data, unit.training.split) for unit in units if unit.training is not None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of data without splits, by every worker
+        for spec in dict.fromkeys(unit.model for unit in units):
+            check_spec(spec)
+        for spec, split in dict.fromkeys(parts):
+            check_data(spec, split)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -158,11 +174,6 @@ def _models(value: Any, family: str) -> Iterator[tuple[str, str]]:
                 raise ValueError(f"sweep: models must match a file, got {spec!r}. A glob is taken from {os.getcwd()}.")
             yield from ((file, name) for file in files)
             continue
-        parsed = parse(spec)
-        if parsed.hub == "zoo" and parsed.name not in NETWORKS:
-            near = difflib.get_close_matches(parsed.name, NETWORKS, n=1, cutoff=0.5)
-            advice = f"Did you mean zoo:{near[0]}?" if near else "docs/models.md lists them."
-            raise ValueError(f"sweep: models must exist, got no zoo:{parsed.name}. {advice}")
         yield spec, name
 
 

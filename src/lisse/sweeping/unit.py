@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import inspect
 import os
 import re
@@ -17,7 +16,6 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,8 +24,6 @@ import torch
 from torch import nn
 
 from lisse.data import load_data
-from lisse.data.sources import file_of, tokenizer_file
-from lisse.identity import class_source
 from lisse.instruments.by_name import kinds_named
 from lisse.libraries import importable_folder, persons_object
 from lisse.models import load_model, tokenizer_for
@@ -39,14 +35,12 @@ from lisse.run.accuracy import measured_score
 from lisse.run.calibration import calibrated
 from lisse.run.fingerprint import digest_of, library_versions, package_fingerprint
 from lisse.sweeping.claims import claim
+from lisse.sweeping.origins import origin_of_code, origins_of_data, origins_of_model
 from lisse.training import RECIPES, Recipe, train
 from lisse.training.plan import weights_digest
 
 #: ``done`` now; ``whole``: was there already; ``busy``: another process is at it; ``killed``: its process died.
 UnitStatus = Literal["done", "whole", "failed", "busy", "killed"]
-
-#: Of a folder whose bytes are read for a unit's key.
-MOST_DIGESTED = 64 * 2**20
 
 # Random states and the number of threads are the process's own: an executor of threads would mix those of two units.
 _ONE_AT_A_TIME = threading.RLock()
@@ -120,39 +114,38 @@ class Unit:
 
     @functools.cached_property
     def key(self) -> str:
-        """A hash of the unit: of all its fields, the recipe in full, and the files that it names."""
+        """A hash of the unit: of all its fields, the recipe in full, and the files and modules that it names."""
         training = self.training
         recipe = None if training is None else dataclasses.asdict(training.full_recipe)
         options = [(name, options_of(item)) for name, item in zip(self.instruments, self.measuring(), strict=True)]
-        data = [self.data, *([] if training is None else [training.data])]
-        files = [*map(digest_of_files, _files(self.model)), *(digest_of_files(file_of(spec)) for spec in data)]
-        files += _tokenizers(data)
+        origins = [*origins_of_model(self.model), *origins_of_data(self.data, self.split)]
+        origins += [] if training is None else origins_of_data(training.data, training.split)
         document = {**dataclasses.asdict(self), "instruments": options}
         # What a unit may hold or how it is called changes no number.
         unseen = ("memory", "family")
-        return digest_of({key: value for key, value in document.items() if key not in unseen}, recipe, files)
+        return digest_of({key: value for key, value in document.items() if key not in unseen}, recipe, origins)
 
     @functools.cached_property
     def code(self) -> str:
         """A hash of everything that measures: this package, the libraries, and instruments from elsewhere."""
-        sources = [class_source(type(item)) for item in self.measuring()]
-        return digest_of(package_fingerprint(), torch.__version__, library_versions(), sources)
+        return digest_of(_own_code(), [origin_of_code(name) for name in self.instruments if ":" in name])
 
     @property
     def training_key(self) -> str:
         """A hash of the training alone: units that measure one network in several ways train it once."""
         training = self.training
-        recipe = None if training is None else dataclasses.asdict(training.full_recipe)
-        files = [digest_of_files(path) for path in _files(self.model)]
-        if training is not None:
-            data = [digest_of_files(file_of(training.data)), *_tokenizers([training.data])]
-            files += [digest for digest in data if digest is not None]
-        return digest_of(self.model, None if training is None else dataclasses.asdict(training), recipe, files)
+        if training is None:
+            return digest_of(self.model)
+        origins = [*origins_of_model(self.model), *origins_of_data(training.data, training.split)]
+        recipe = dataclasses.asdict(training.full_recipe)
+        run = dataclasses.asdict(training), recipe, self.device, self.threads
+        return digest_of(self.model, run, origins, _own_code())
 
     @property
     def file_name(self) -> str:
         """Of its profile: a few words, and the key."""
-        words = re.sub(r"[^\w.+]+", "-", f"{self.family or parse(self.model).name}-{self.data}").strip("-.")
+        network = parse(self.model).name.rpartition("/")[2].rpartition(":")[2]
+        words = re.sub(r"[^\w.+]+", "-", f"{network}-{self.data}").strip("-.")
         return f"{words[:60]}-{self.key[:16]}.profile"
 
 
@@ -196,8 +189,7 @@ def sound_profile(unit: Unit, folder: Path) -> Profile | None:
     about = {} if profile is None else profile.provenance.get("sweep", {})
     if about.get("incomplete"):  # what failed there may succeed now
         return None
-    right = (unit.key, unit.code, unit.family) == tuple(about.get(key) for key in ("key", "code", "family"))
-    return profile if right else None
+    return profile if (unit.key, unit.code) == (about.get("key"), about.get("code")) else None
 
 
 def _finished(unit: Unit, folder: Path) -> UnitOutcome:
@@ -216,8 +208,16 @@ def _finished(unit: Unit, folder: Path) -> UnitOutcome:
             profile.save(path)
             if not profile.provenance["sweep"].get("incomplete"):
                 shutil.rmtree(folder / "pieces" / unit.key[:16], ignore_errors=True)
+        elif profile.provenance["sweep"]["family"] != unit.family:  # another name changes no number
+            profile = _in_family(profile, unit)
+            profile.save(path)
         notes = tuple(f"{part.instrument}: {part.notes[0]}" for part in profile.parts if part.notes and not part.rows)
         return UnitOutcome(status, file=str(path), score=profile.provenance.get("score") or {}, notes=notes)
+
+
+def _in_family(profile: Profile, unit: Unit) -> Profile:
+    sweep = profile.provenance["sweep"] | {"unit": dataclasses.asdict(unit), "family": unit.family}
+    return dataclasses.replace(profile, provenance={**profile.provenance, "sweep": sweep})
 
 
 def measured(unit: Unit, *, trained: Path | None = None, pieces: Path | None = None) -> Profile:
@@ -284,74 +284,10 @@ def _takes_seed(spec: Spec) -> bool:
     return not isinstance(factory, nn.Module) and "seed" in inspect.signature(factory).parameters
 
 
+def _own_code() -> str:
+    return digest_of(package_fingerprint(), torch.__version__, library_versions())
+
+
 def _with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as they were before JSON or TOML made lists of tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-
-
-def _files(spec: str) -> list[Path | None]:
-    """What a model's spec names of files and folders, where it does: a checkpoint or a folder, and weights."""
-    parsed = parse(spec)
-    # A folder that happens to be called as a network of the zoo is none of its files.
-    names = [parsed.name if parsed.hub in ("checkpoint", "hf", "recorded") else "", parsed.options.get("weights", "")]
-    return [Path(os.path.expanduser(str(name))) if name else None for name in names]
-
-
-def _tokenizers(data: list[str]) -> list[str]:
-    """The digests of tokenizers that data name as files or folders; nothing where they name none."""
-    digests = [digest_of_files(file) for spec in data if (file := tokenizer_file(spec)) is not None]
-    return [digest for digest in digests if digest is not None]
-
-
-_LOOK: ContextVar[dict[Path, str | None] | None] = ContextVar("look", default=None)
-
-
-@contextlib.contextmanager
-def one_look() -> Iterator[None]:
-    """Inside, every file and folder is looked at once: the units of a plan name the same ones again and again."""
-    token = _LOOK.set({})
-    try:
-        yield
-    finally:
-        _LOOK.reset(token)
-
-
-def digest_of_files(path: Path | None) -> str | None:
-    """A hash of a file's bytes, or of all that a folder holds; ``None`` where nothing is there.
-
-    Of a folder of more than :data:`MOST_DIGESTED`, names, sizes and times of writing stand for the bytes. Costs one
-    look at every entry, and one reading of the bytes as long as none of these change.
-    """
-    if path is None:
-        return None
-    digests = _LOOK.get()
-    if digests is not None and path in digests:
-        return digests[path]
-    digest = None
-    if path.is_file():
-        digest = _digest(str(path.resolve()), *_state(path))
-    elif path.is_dir():
-        files = [Path(base, name) for base, _, names in os.walk(path) for name in names]
-        states = tuple((str(file), *_state(file)) for file in sorted(files) if file.is_file())
-        readable = sum(size for _, size, _ in states) <= MOST_DIGESTED
-        names = [(os.path.relpath(file, path), size, None if readable else written) for file, size, written in states]
-        digest = digest_of(names, _folder_digest(states) if readable else None)
-    if digests is not None:
-        digests[path] = digest
-    return digest
-
-
-def _state(file: Path) -> tuple[int, int]:
-    about = file.stat()
-    return about.st_size, about.st_mtime_ns
-
-
-@functools.lru_cache(maxsize=4096)
-def _digest(path: str, size: int, modified: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@functools.lru_cache(maxsize=16)
-def _folder_digest(states: tuple[tuple[str, int, int], ...]) -> str:
-    return digest_of([_digest.__wrapped__(*state) for state in states])
