@@ -547,6 +547,13 @@ def order_of(profile: Profile) -> Mapping[str, Any]:
     return order if isinstance(order, Mapping) else {"by": "given"}
 
 
+def version_of(profile: Profile) -> str:
+    """The lisse that made a profile, with a hash of its code where it is known: development versions share a number."""
+    versions = profile.provenance.get("versions")
+    lisse, code = (versions.get(key) for key in ("lisse", "code")) if isinstance(versions, Mapping) else (None, None)
+    return f"{lisse or '?'} ({code})" if code else str(lisse or "?")
+
+
 def tokenizers_apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, str] | None:
     """The names of two profiles' tokenizers, by their ``provenance["data"]``, where they make other tokens of one text.
 

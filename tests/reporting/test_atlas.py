@@ -19,14 +19,16 @@ UNIT = {"model": "zoo:fc2", "data": "digits", "family": "f", "seed": 0, "instrum
 CALM = Quantity("calm", "calm", "How calm it is.", better="higher", scale="log", headline=Headline("calmness"))
 
 
-def measured(name="net", value=2.0, *, weights="w", samples=9, version="0.1.0", options=3, unit=None) -> Profile:
+def measured(
+    name="net", value=2.0, *, weights="w", samples=9, version="0.1.0", code="a1", options=3, unit=None
+) -> Profile:
     part = Part("silence", (Row("calm", value, "estimate", 5, low=value / 2, high=value * 2),), (CALM,),
                 options={"samples": options})  # fmt: skip
     provenance = {
         "model": {"name": name, "spec": "zoo:fc2", "weights": weights, "parameters": 1234},
         "data": {"name": "digits", "fingerprint": "d", "samples": samples},
         "seed": 0,
-        "versions": {"lisse": version, "torch": "2"},
+        "versions": {"lisse": version, "code": code, "torch": "2"},
         "date": "2026-01-02T03:04:05+00:00",
         "score": {"error": 0.25, "low": 0.2, "high": 0.3, "n": samples},
         **({"sweep": {"unit": unit, "family": "f"}} if unit else {}),
@@ -46,11 +48,16 @@ def test_a_row_is_keyed_by_weights_data_options_and_version():
     assert atlas_row(measured(name="other", value=3.0)).key == first.key
     assert atlas_row(measured(weights="v")).setting == first.setting
     keys = [atlas_row(measured(**change)).key
-            for change in ({"weights": "v"}, {"samples": 8}, {"options": 4}, {"version": "0.2"})]  # fmt: skip
-    assert len({first.key, *keys}) == 5
+            for change in ({"weights": "v"}, {"samples": 8}, {"options": 4}, {"version": "0.2"},
+                           {"code": "b2"})]  # fmt: skip
+    assert len({first.key, *keys}) == 6
     settings = {atlas_row(measured(**change)).setting
-                for change in ({"samples": 8}, {"options": 4}, {"version": "0.2"})}  # fmt: skip
-    assert len(settings | {first.setting}) == 4
+                for change in ({"samples": 8}, {"options": 4}, {"version": "0.2"}, {"code": "b2"})}  # fmt: skip
+    assert len(settings | {first.setting}) == 5
+    assert [atlas_row(measured(code=code)).version for code in ("b2", None)] == [
+        "0.1.0 (b2), torch 2",
+        "0.1.0, torch 2",
+    ]
 
 
 def test_rows_are_written_and_read_again(tmp_path):

@@ -29,7 +29,7 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
     5), or "cannot: no weights and no recipe" (code 1). Code and files that it names need your word (--trust).
     """
     from lisse.cli.table import printable
-    from lisse.reporting.atlas import atlas_row
+    from lisse.reporting.atlas import atlas_row, measured_by
     from lisse.reporting.page.frame import brief
     from lisse.sweeping.verification import Unmakeable, all_numbers, measured_origin, unit_again, verified
 
@@ -46,8 +46,7 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
         profile = load_profile(target)
         before, numbers, digits = all_numbers(profile), all_numbers, 17
         origin = measured_origin(profile)
-        versions = origin["versions"] or {}
-        version = f"{versions.get('lisse', '?')}, torch {versions.get('torch', '?')}"
+        version = measured_by(profile)
     try:
         unit = unit_again(origin, model=model, data=data, trust=trust)
     except Unmakeable as error:
@@ -61,8 +60,10 @@ def command(ctx: click.Context, target: str, model: str | None, data: str | None
     for sentence in result.says:
         print(printable(brief(sentence)))
     sys.stdout.flush()
-    print(printable(brief(f"It was measured by lisse {version}.")), file=sys.stderr)
-    if out and result.profile is not None:
+    current = measured_by(result.profile)
+    print(printable(brief(f"It was measured by lisse {version}" + f"; here is {current}" * (current != version))) + ".",
+          file=sys.stderr)  # fmt: skip
+    if out:
         print(f"Saved {result.profile.save(out)}.", file=sys.stderr)
     if result.agreement == "different":
         ctx.exit(CONDITION)

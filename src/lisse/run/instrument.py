@@ -26,7 +26,7 @@ from lisse.profile import Chart, Part, Profile, Quantity, Row, options_of
 from lisse.progress import Bar, Listener
 from lisse.recording import parse_bytes
 from lisse.recording.recorder import Readout
-from lisse.run.fingerprint import library_versions
+from lisse.run.fingerprint import library_versions, package_fingerprint
 from lisse.run.options import Size, check_options, sizes_of
 from lisse.run.run import Order, Run
 from lisse.taps import Tap, unseen_norms
@@ -434,6 +434,7 @@ def provenance_of(run: Run, name: str | None, seconds: float) -> dict[str, Any]:
         "deterministic": not run.restless,
         "versions": {
             "lisse": lisse.__version__,
+            "code": package_fingerprint()[:8],
             "torch": str(torch.__version__),
             **library_versions(),
             "python": platform.python_version(),

@@ -28,7 +28,7 @@ class Verification:
 
     agreement: Agreement
     says: tuple[str, ...]
-    profile: Profile | None = None
+    profile: Profile
 
 
 class Unmakeable(ValueError):
@@ -113,7 +113,6 @@ def measured_origin(profile: Profile) -> dict[str, Any]:
         "order": order.get("by", "given"),
         "weights": model.get("weights"),
         "data_hash": data.get("fingerprint"),
-        "versions": about.get("versions"),
     }
 
 

@@ -7,6 +7,7 @@ from lisse.reporting.atlas.rows import (
     atlas_rows,
     headline_words,
     load_atlas,
+    measured_by,
     row_profile,
     save_atlas,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "atlas_rows",
     "headline_words",
     "load_atlas",
+    "measured_by",
     "outcomes",
     "row_profile",
     "save_atlas",

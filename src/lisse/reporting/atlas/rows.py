@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from lisse.data.bounded import read_all
-from lisse.profile import Part, Profile, Quantity, Row
+from lisse.profile import Part, Profile, Quantity, Row, version_of
 from lisse.profile_file import number_to_json, writing
 from lisse.profile_file.container import MAX_JSON, excerpt, saying
 from lisse.profile_file.document import free_from_json, free_to_json
@@ -100,8 +100,7 @@ def atlas_row(profile: Profile, file: str = "") -> AtlasRow:
     """The row of a profile, whoever made it."""
     about = profile.provenance
     model, data, sweep = (_mapping(about.get(key)) for key in ("model", "data", "sweep"))
-    versions = _mapping(about.get("versions"))
-    version = f"{versions.get('lisse', '?')}, torch {versions.get('torch', '?')}"
+    version = measured_by(profile)
     weights = str(model.get("weights") or model.get("fingerprint") or "")
     options = [(part.instrument, part.options) for part in profile.parts]
     settings = [about.get(key) for key in ("statistics", "readout", "batch")]
@@ -129,6 +128,11 @@ def atlas_row(profile: Profile, file: str = "") -> AtlasRow:
         unit=sweep.get("unit"),
         file=file,
     )
+
+
+def measured_by(profile: Profile) -> str:
+    """The versions of lisse and of torch that made a profile."""
+    return f"{version_of(profile)}, torch {_mapping(profile.provenance.get('versions')).get('torch', '?')}"
 
 
 def headline_words(profiles: Iterable[Profile]) -> dict[str, dict[str, str]]:

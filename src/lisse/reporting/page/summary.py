@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from lisse.profile import version_of
 from lisse.reporting.kinds import interval
 from lisse.reporting.page.comparisons import Comparison, ratio_parts
 from lisse.reporting.page.entries import Entries, Entry
@@ -120,7 +121,7 @@ def _sure(entries: Entries, compared: Sequence[Comparison]) -> list[Sentence]:
     if len(seeds) > 1:
         text = f"The models were measured with different seeds ({listed(sorted(seeds))})."
         sentences.append(Sentence(text, (), "caveat", indices))
-    versions = {str((model.profile.provenance.get("versions") or {}).get("lisse", "?")) for model in entries.models}
+    versions = {version_of(model.profile) for model in entries.models}
     if len(versions) > 1:
         text = (
             f"The models were measured by different versions of lisse ({listed(sorted(versions))}), which may define a "
