@@ -1,33 +1,36 @@
 """What `lisse drift` costs over the bare forwards of its two networks, and over all the forwards it must make.
 
-    python benchmarks/drift.py --device cuda --model llama --write     # H200: 1.1 billion parameters, bfloat16
-    python benchmarks/drift.py --write                                 # ResNet-20, on the CPU
+    python benchmarks/drift.py --device cuda --model llama --cap 60 --write    # H200: 1.1 billion parameters, bfloat16
+    python benchmarks/drift.py --write                                         # ResNet-20, on the CPU
 
 B is A with the matrices of one block rounded to 4 bits, so that every step of a comparison is taken. The layer pass is
 what gives `drift`, `injected` and `inherited`: A, B, and B whose layers get what they get in A; its noise apart.
 The whole is `lisse.drift` with defaults, without clouds and with them. Forwards are counted by a hook, in each
 precision (noise runs a copy in a finer one), and their floor is the time that as many samples take bare, in batches of
-the same size, in turns with the rest. Best of the rounds, after one that is not timed; on a CPU seconds are those of
-the processor. `--waits` prints where the host waits for a GPU instead.
+the same size. Each work is done once untimed, then timed in turns with the bare forwards; the best of as many rounds as
+its `--cap` seconds allow is printed at once. On a CPU seconds are those of the processor. `--waits` prints where the
+host waits for a GPU instead, `--profile` where its time goes.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import copy
+import cProfile
 import functools
-import itertools
+import io
 import os
-import time
+import pstats
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from large_models import llama
-from timing import publish, race
+from large_models import _Late, at_most, clock, llama
+from timing import publish
 from torch import Tensor, nn
 
 import lisse
@@ -124,6 +127,53 @@ def waits(work: Callable[[], object]) -> str:
     return "\n".join(f"{count:6d}  {spot}" for spot, count in spots.most_common(40))
 
 
+class Floors:
+    """Seconds that a sample takes bare, by precision: the best of the passes that were made."""
+
+    def __init__(self, model: nn.Module, data: Dataset, batch: int, device: torch.device) -> None:
+        self.model, self.data, self.batch, self.device = model, data, batch, device
+        self.own = next(model.parameters()).dtype
+        self.seconds: dict[torch.dtype, float] = {}
+
+    def race(self, dtype: torch.dtype, rounds: int = 1) -> None:
+        """Make some more passes: all of the data in the model's own precision, a batch of it in another."""
+        model = self.model if dtype == self.own else copy.deepcopy(self.model).to(dtype)
+        data = self.data if dtype == self.own else self.data.take(min(self.batch, len(self.data)))
+        for _ in range(rounds):
+            start = clock(self.device)
+            bare(model, data, self.batch, self.device)
+            seconds = (clock(self.device) - start) / len(data)
+            self.seconds[dtype] = min(seconds, self.seconds.get(dtype, seconds))
+
+    def of(self, forwards: dict[torch.dtype, int]) -> float:
+        """Seconds of so many samples."""
+        for dtype in forwards:
+            if dtype not in self.seconds:
+                self.race(dtype, 3)
+        return sum(count * self.seconds[dtype] for dtype, count in forwards.items())
+
+
+def timed(work: Callable[[], object], floors: Floors, rounds: int, cap: int) -> tuple[float | None, int]:
+    """The best of so many rounds, in turns with bare passes, or of those that ``cap`` seconds allow; and how many."""
+    best, count = None, 0
+    with contextlib.suppress(_Late), at_most(cap):
+        for _ in range(rounds):
+            floors.race(floors.own)
+            start = clock(floors.device)
+            work()
+            seconds = clock(floors.device) - start
+            best, count = min(seconds, best or seconds), count + 1
+    return best, count
+
+
+def profiled(work: Callable[[], object]) -> str:
+    """Where the host's time goes during ``work``, with what is called from there."""
+    profiler, text = cProfile.Profile(), io.StringIO()
+    profiler.runcall(work)
+    pstats.Stats(profiler, stream=text).sort_stats("cumtime").print_stats("lisse", 40)
+    return "\n".join(line[:140] for line in text.getvalue().splitlines() if line.strip())
+
+
 def main() -> None:
     """Time each of the works, and print their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -133,7 +183,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--memory", default="2GiB")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cap", type=int, default=120, help="seconds for the untimed and the timed rounds of a work")
     parser.add_argument("--waits", action="store_true", help="print where the host waits for a GPU, and no times")
+    parser.add_argument("--profile", action="store_true", help="print where the host's time goes, and no ratios")
     parser.add_argument("--write", action="store_true", help="benchmarks/results/drift-MODEL.md")
     options = parser.parse_args()
     device = torch.device(options.device)
@@ -148,9 +200,12 @@ def main() -> None:
         for start in range(0, n, step):
             layer_differences(pair, start, min(start + step, n), full=full)
 
-    def whole(likeness: bool) -> lisse.Profile:
+    sentences: list[str] = []
+
+    def whole(likeness: bool) -> None:
         instrument = Drift(likeness=likeness)
-        return lisse.drift(a, b, data, instrument=instrument, batch=options.batch, memory=options.memory)
+        profile = lisse.drift(a, b, data, instrument=instrument, batch=options.batch, memory=options.memory)
+        sentences.append(profile.notes[0])
 
     works: dict[str, Callable[[], Any]] = {
         "layer pass": functools.partial(layer_pass, False),
@@ -158,40 +213,39 @@ def main() -> None:
         "whole, without clouds": functools.partial(whole, False),
         "whole": functools.partial(whole, True),
     }
-    if options.waits:
+    if options.waits or options.profile:
         for name, work in works.items():
             work()
-            print(f"## {name}\n{waits(work)}", flush=True)
+            print(f"## {name}\n{waits(work) if options.waits else profiled(work)}", flush=True)
         return
-    own = next(a.parameters()).dtype
-    forwards = {name: counted((a, b), work) for name, work in works.items()}
-    models = {
-        dtype: a if dtype == own else copy.deepcopy(a).to(dtype)
-        for dtype in {own, *itertools.chain(*forwards.values())}
-    }
-    passes = {dtype: functools.partial(bare, model, data, options.batch, device) for dtype, model in models.items()}
-    sentence = whole(False).notes[0]
-    after = torch.cuda.synchronize if device.type == "cuda" else None
-    names = {str(dtype): work for dtype, work in passes.items()}
-    now = time.process_time if device.type == "cpu" else time.perf_counter
-    timings = race({**names, **works}, rounds=options.rounds, after=after, now=now)
-    best = {timing.name: timing.best for timing in timings}
-    floors = {dtype: best[str(dtype)] / n for dtype in passes}
-    two = 2 * n * floors[own]
-    lines = ["| | seconds | samples forwarded | over two bare passes | over its forwards |", "|---|---|---|---|---|"]
-    for timing in timings[len(names) :]:
-        samples = forwards[timing.name]
-        words = " + ".join(f"{count:,} in {str(dtype).removeprefix('torch.')}" for dtype, count in samples.items())
-        floor = sum(count * floors[dtype] for dtype, count in samples.items())
-        lines.append(
-            f"| {timing.name} | {timing.best:.2f} | {words} | {timing.best / two:.2f} × | {timing.best / floor:.2f} × |"
-        )
+    floors = Floors(a, data, options.batch, device)
+    floors.race(floors.own, 3)
+    two = 2 * n * floors.seconds[floors.own]
+    about = f"{title}; batches of {options.batch}, {step} at a time in the layer pass."
+    head = [
+        "| | seconds | rounds | samples forwarded | over two bare passes | over its forwards |",
+        "|---|" + "---|" * 5,
+    ]
+    print(about, *head, sep="\n", flush=True)
+    lines = []
+    for name, work in works.items():
+        forwards: dict[torch.dtype, int] = {}
+        with contextlib.suppress(_Late), at_most(options.cap):
+            forwards = counted((a, b), work)
+        best, count = timed(work, floors, options.rounds, options.cap) if forwards else (None, 0)
+        if best is None:
+            lines.append(f"| {name} | over {options.cap} | | | | |")
+        else:
+            words = " + ".join(f"{count:,} in {str(dtype).removeprefix('torch.')}" for dtype, count in forwards.items())
+            floor, two = floors.of(forwards), 2 * n * floors.seconds[floors.own]
+            lines.append(f"| {name} | {best:.2f} | {count} | {words} | {best / two:.2f} × | {best / floor:.2f} × |")
+        print(lines[-1], flush=True)
     times = ", ".join(
-        f"{1000 * seconds:.3g} ms in {str(dtype).removeprefix('torch.')}" for dtype, seconds in floors.items()
+        f"{1000 * seconds:.3g} ms in {str(dtype).removeprefix('torch.')}" for dtype, seconds in floors.seconds.items()
     )
     peak = f" Peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB." if device.type == "cuda" else ""
-    about = f"{title}; batches of {options.batch}, {step} at a time in the layer pass. Bare, per sample: {times}.{peak}"
-    body = "\n\n".join([about, "\n".join(lines), f"{block} in 4 bits. Said of it: {sentence}"])
+    said = f"{block} in 4 bits. Said of it: {sentences[-1]}" if sentences else ""
+    body = "\n\n".join([f"{about} Bare, per sample: {times}.{peak}", "\n".join([*head, *lines]), said])
     publish(f"drift-{options.model}", "Drift", body, write=options.write, packages=["transformers"])
 
 

@@ -413,6 +413,33 @@ def test_batches_bound_what_is_held_and_do_not_change_what_is_found():
     assert pair.step([layer.a for layer in pair.layers]) < 24
 
 
+class Doubling(nn.Module):
+    """Writes over what it is given, where it is told to."""
+
+    def __init__(self, over):
+        super().__init__()
+        self.over = over
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = x.mul_(2) if self.over else 2 * x
+        return x + self.layer(x).tanh()
+
+
+def test_a_network_may_write_over_what_its_layers_are_given():
+    numbers = []
+    for over in (False, True):
+        torch.manual_seed(0)
+        a, b = (nn.Sequential(nn.Linear(4, 4), *[Doubling(over) for _ in range(3)]) for _ in range(2))
+        pair = RunPair(
+            *[Run(model, lisse.as_dataset(torch.randn(8, 4)), layers=["0", "1", "2", "3"]) for model in (a, b)]
+        )
+        numbers.append([layer_differences(pair, start, start + 4) for start in (0, 4)])
+    for plain, written in zip(*numbers, strict=True):
+        assert plain.keys() == written.keys()
+        assert all(torch.equal(plain[key], written[key]) for key in plain)
+
+
 class Waits(TorchFunctionMode):
     """Counts what makes the host wait for a device."""
 

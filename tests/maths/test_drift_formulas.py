@@ -10,13 +10,13 @@ from lisse.maths.drift import (
     aligned_difference,
     changed_decisions,
     cosine_of_norms,
-    decomposition,
     floor_of,
     norms,
     parting,
     precedence_p,
     prediction_divergence,
     relative_difference,
+    split_norms,
     step_share,
 )
 
@@ -25,13 +25,25 @@ def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_what_is_injected_and_inherited_sums_to_what_is_seen():
-    a, b, forced = (draw(5, 3, 4, seed=seed).to(torch.bfloat16) for seed in range(3))
-    injected, inherited = decomposition(a, b, forced)
-    assert torch.equal(injected + inherited, b.float() - a.float())  # numbers of 16 bits are subtracted exactly
-    assert torch.equal(injected.double(), forced.double() - a.double())
-    finer = decomposition(a.double(), b.double(), forced.double())
-    assert finer.injected.dtype == torch.float64 != injected.dtype
+@pytest.mark.parametrize("shape", [(5, 3, 4), (7, 2**16 + 1), (0, 4)])  # all at once, a stretch of one, nothing
+def test_the_norms_of_what_is_injected_and_inherited_are_those_of_the_two_vectors(shape):
+    a, b, forced = (draw(*shape, seed=seed).to(torch.bfloat16) for seed in range(3))
+    mask = torch.arange(3).expand(shape[0], 3) < 2 if len(shape) == 3 else None
+    parts = split_norms(a, b, forced, mask=mask)
+    expected = [a.float(), b.float(), b.float() - a.float(), forced.float() - a.float(), b.float() - forced.float()]
+    assert torch.allclose(expected[3] + expected[4], expected[2], rtol=1e-6, atol=1e-6)
+    for norm, vector in zip(parts, expected, strict=True):
+        counted = vector if mask is None else vector[:, :2]
+        assert torch.allclose(norm, counted.double().flatten(1).norm(dim=1), rtol=1e-5)
+    assert [len(part) for part in split_norms(a, b)] == [*[shape[0]] * 3, 0, 0]
+
+
+def test_what_is_finer_is_subtracted_as_such():
+    a, b = draw(5, 4), draw(5, 4, seed=1)
+    assert torch.equal(split_norms(a, b).difference, (b - a).norm(dim=1))
+    assert not torch.equal(split_norms(a.float(), b.float()).difference, (b - a).norm(dim=1))
+    mixed = split_norms(a.bfloat16(), b)
+    assert torch.allclose(mixed.difference, (b - a.bfloat16().double()).norm(dim=1), rtol=1e-12)
 
 
 def test_relative_difference_of_vectors_and_of_the_tokens_that_count():

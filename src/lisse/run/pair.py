@@ -63,6 +63,7 @@ class RunPair:
     twins: list[RunPair] = field(default_factory=list)  # that noise was measured by
     piece_size: int | None = None  # samples of a forward of B, where that is not the batch: what noise is measured by
     kernels: bool = False  # whether B's convolutions are by other kernels, which is noise too
+    _copies: dict[PairSide, dict[Tap, Tensor]] = field(default_factory=dict, repr=False)  # by :meth:`states`
 
     def __post_init__(self) -> None:
         if len(self.a) != len(self.b):
@@ -105,11 +106,16 @@ class RunPair:
     def states(
         self, side: PairSide, start: int, stop: int, taps: Sequence[Tap]
     ) -> tuple[dict[Tap, Tensor], dict[str, Tensor]]:
-        """Activations of a side at these taps, copies, and its answers by name, the answer itself first."""
-        values: dict[Tap, list[Tensor]] = {tap: [] for tap in taps}
-        answers = self._forwards(side, start, stop, taps, lambda tap, value, _: values[tap].append(value.clone()))
-        self.forwards[side] += stop - start
-        return {tap: torch.cat(parts) if len(parts) > 1 else parts[0] for tap, parts in values.items()}, answers
+        """Activations of a side at these taps, copies, and its answers by name, the answer itself first.
+
+        Copies are good until the next call for this side: their memory is used again, for a system is slow to give it.
+        """
+        copies, count = self._copies.setdefault(side, {}), stop - start
+        answers = self._forwards(
+            side, start, stop, taps, lambda tap, value, offset: _keep(copies, tap, value, offset, count)
+        )
+        self.forwards[side] += count
+        return {tap: copies[tap][:count] for tap in taps}, answers
 
     def patched(
         self,
@@ -123,22 +129,23 @@ class RunPair:
         """A forward that goes on with ``values`` at these taps, and its answers.
 
         With it comes what stood at the taps ``looks``, of these or of others, before it was replaced: a copy, or what
-        ``reduce(tap, activation, offset)`` makes of the samples from ``start + offset`` on, a row for each.
+        ``reduce(tap, activation, offset)`` makes of the samples from ``start + offset`` on, a row for each. A network
+        may write over what it is given: it is given copies, but with ``reduce`` the ``values`` themselves.
         """
-        before: dict[Tap, list[Tensor]] = {tap: [] for tap in looks}
+        before: dict[Tap, Tensor] = {}
 
         def on(tap: Tap, activation: Tensor, offset: int) -> Tensor | None:
-            if tap in before:
-                before[tap].append(activation.clone() if reduce is None else reduce(tap, activation, offset))
+            if tap in looks:
+                rows = activation if reduce is None else reduce(tap, activation, offset)
+                _keep(before, tap, rows, offset, stop - start)
             if tap not in values:
                 return None
             rows = values[tap][offset : offset + len(activation)]
-            # A copy: a network may write over what it is given.
-            return rows.to(device=activation.device, dtype=activation.dtype, copy=True)
+            return rows.to(device=activation.device, dtype=activation.dtype, copy=reduce is None)
 
         answers = self._forwards(side, start, stop, list(dict.fromkeys([*values, *looks])), on)
         self.forwards["patched"] += stop - start
-        return {tap: torch.cat(parts) if len(parts) > 1 else parts[0] for tap, parts in before.items()}, answers
+        return before, answers
 
     def _forwards(
         self, side: PairSide, start: int, stop: int, taps: Sequence[Tap], on: Callable[[Tap, Tensor, int], Any]
@@ -212,7 +219,11 @@ class RunPair:
         self, instrument: Any, key: str, n: int, make: Callable[[int, int], Mapping[str, Tensor]], step: int
     ) -> dict[str, Tensor]:
         """Work over samples as of :meth:`Run.blocks`, whose finished stretches are found again by both networks."""
-        return self.b.blocks(instrument, f"{self._key} {key}", n, make, task=f"{instrument.name}: {key}", step=step)
+        try:
+            return self.b.blocks(instrument, f"{self._key} {key}", n, make, task=f"{instrument.name}: {key}", step=step)
+        finally:
+            for pair in (self, *self.twins):
+                pair._copies.clear()
 
     def generator(self, key: str) -> torch.Generator:
         """A generator for intervals."""
@@ -227,6 +238,16 @@ class RunPair:
     def say(self, text: str, **options: Any) -> None:
         """Say something a person should read."""
         self.b.say("pair", text, **options)
+
+
+def _keep(values: dict[Tap, Tensor], tap: Tap, rows: Tensor, offset: int, count: int) -> None:
+    """A copy of these rows of ``count``, which may come in pieces, among the values, in the memory that is there."""
+    memory = values.get(tap)
+    if memory is None or len(memory) < count or memory[:1].shape != rows[:1].shape or memory.dtype != rows.dtype:
+        values[tap] = memory = (
+            torch.empty_like(rows) if len(rows) == count else rows.new_empty((count, *rows.shape[1:]))
+        )
+    memory[offset : offset + len(rows)] = rows
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def modes_restored(model: nn.Module) -> Iterator[list[nn.Module]]:
         yield modules
     finally:
         for module, mode in zip(modules, modes, strict=True):
-            if module.training != mode:  # setting an attribute of a module is slow
+            if module.training != mode:
                 module.training = mode
 
 
@@ -126,7 +126,8 @@ def still(
         try:
             # The attribute and not eval(): a model may do more than change modes there (merge adapters, for one).
             for module in modules:
-                module.training = False
+                if module.training:  # setting an attribute of a module is slow
+                    module.training = False
             if statistics == "batch":
                 for norm in norms:
                     norm.training = True

@@ -22,25 +22,25 @@ FEW_TOKENS = 16  # samples whose tokens are carried onto each other
 def cloud_sums(name: str, a: Tensor, b: Tensor, mask: Tensor | None, start: int) -> dict[str, Tensor]:
     """What :func:`likeness` needs of a layer's activations ``[n, …]`` in A and B, left on their device.
 
-    ``gram/LAYER`` ``[2, k, 20, 20]`` of clouds of twenty samples each, ``aligned/LAYER`` ``[1]`` of all points.
+    ``gram/LAYER`` ``[2, k, 20, 20]`` of clouds of twenty samples each; of all points ``cross/LAYER`` ``[d, d]`` and
+    ``sizes/LAYER``. What is solved of them is small, and slow on a GPU.
     """
     a, b = valid_part(a, mask), valid_part(b, mask)
     count = min(len(a), COMPARED - start) // CLOUD
     sums = {f"gram/{name}": torch.stack([_grams(part, count) for part in (a, b)])} if count > 0 else {}
     if a.shape == b.shape and a.ndim > 2 and start < COMPARED:
-        rows = [(part.movedim(1, -1) if part.ndim == 4 else part).flatten(0, -2).double() for part in (a, b)]
+        rows = [(part.movedim(1, -1) if part.ndim == 4 else part).flatten(0, -2) for part in (a, b)]
         points, width = rows[0].shape
         if width <= WIDEST and points >= 4 * width:  # of fewer points some rotation fits
-            cross = rows[0].T @ rows[1]
-            value = aligned_difference(cross.nan_to_num(), *[part.square().sum() for part in rows])
-            sums[f"aligned/{name}"] = torch.where(cross.isfinite().all(), value, torch.nan).reshape(1)
+            x, y = (part.double() for part in rows)
+            sums[f"cross/{name}"] = x.T @ y
+            sums[f"sizes/{name}"] = torch.stack([torch.linalg.vector_norm(part) for part in (x, y)])
     return sums
 
 
 def _grams(values: Tensor, count: int) -> Tensor:
-    clouds = values[: count * CLOUD].reshape(count, CLOUD, -1).double()
-    clouds = clouds - clouds.mean(1, keepdim=True)
-    return clouds @ clouds.mT
+    clouds = [cloud.flatten(1).double() for cloud in values[: count * CLOUD].split(CLOUD)]
+    return torch.stack([cloud @ cloud.T for cloud in (cloud - cloud.mean(0) for cloud in clouds)])
 
 
 def likeness(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -48,8 +48,8 @@ def likeness(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     numbers: dict[str, list[Tensor]] = {}
     for key, value in sums.items():
         kind, _, name = key.partition("/")
-        if kind == "aligned" and bool(value.isfinite()):
-            numbers[key] = [value.squeeze(0)]
+        if kind == "cross" and bool(value.isfinite().all()):
+            numbers[f"aligned/{name}"] = [aligned_difference(value, *sums[f"sizes/{name}"].square())]
         if kind != "gram":
             continue
         for x, y in value.transpose(0, 1):

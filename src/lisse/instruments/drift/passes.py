@@ -11,11 +11,11 @@ from lisse.instruments.drift.likeness import cloud_sums, likeness, token_distanc
 from lisse.maths.drift import (
     changed_decisions,
     cosine_of_norms,
-    decomposition,
     norms,
     prediction_divergence,
     ratio,
     relative_difference,
+    split_norms,
     step_share,
 )
 from lisse.run import RunPair
@@ -52,7 +52,15 @@ def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True
     a_states, a_answers = pair.states("a", start, stop, [layer.a for layer in layers])
     b_states, b_answers = pair.states("b", start, stop, [layer.b for layer in layers])
     numbers: dict[str, Tensor] = {}
-    forced: dict[Tap, Tensor] = {}  # of each sample what is injected and what is inherited
+    if full:  # before anything goes on with these activations, and may write over them
+        for layer in layers:
+            a, b = a_states[layer.a], b_states[layer.b].to(a_states[layer.a].device)
+            numbers |= cloud_sums(layer.name, a, b, mask if layer.alike else None, start)
+    if full and start == 0:
+        host_mask = None if mask is None else mask.cpu()
+        for layer in pair.alike:
+            numbers |= token_distances(layer.name, a_states[layer.a], b_states[layer.b], host_mask)
+    forced: dict[Tap, Tensor] = {}  # of each sample five norms
     forced_answers: dict[str, Tensor] = {}
     if live is not None and pair.alike:
         source = a_states if live == "b" else b_states
@@ -62,51 +70,42 @@ def layer_differences(pair: RunPair, start: int, stop: int, *, full: bool = True
         def reduce(tap: Tap, activation: Tensor, offset: int) -> Tensor:
             rows = slice(offset, offset + len(activation))
             a, b = a_states[twins[tap].a][rows], b_states[twins[tap].b][rows]
-            return _split(a, b, activation, live, None if mask is None else mask[rows])
+            return _norms(a, b, activation, None if mask is None else mask[rows])
 
         forced, forced_answers = pair.patched(live, start, stop, spots, list(spots), reduce)
-    for layer in layers:
-        a, b = a_states[layer.a], b_states[layer.b].to(a_states[layer.a].device)
-        if layer.alike:
-            numbers |= _of_layer(layer.name, a, b, forced.get(layer.b if live == "b" else layer.a), mask)
-        if full:
-            numbers |= cloud_sums(layer.name, a, b, mask if layer.alike else None, start)
+    for layer in pair.alike:
+        sizes = forced.get(layer.b if live == "b" else layer.a)
+        if sizes is None:
+            sizes = _norms(a_states[layer.a], b_states[layer.b], None, mask)
+        numbers |= _rows(layer.name, sizes, live)
     common = [name for name in a_answers if name in b_answers and a_answers[name].shape == b_answers[name].shape]
     output = pair.output
-    parts = []
-    for name in common:
-        a, b, between = a_answers[name], b_answers[name], forced_answers.get(name)
-        parts.append(_of_layer(output, a, b, None if between is None else _split(a, b, between, live, mask), mask))
+    parts = [
+        _rows(output, _norms(a_answers[name], b_answers[name], forced_answers.get(name), mask), live) for name in common
+    ]
     for key in parts[0] if parts else ():  # of several answers the one that differs most; the first is what counts
         numbers[key] = parts[0][key] if key.startswith("cosine") else torch.stack([part[key] for part in parts]).amax(0)
     if full and "answer" in common:
         numbers |= _of_predictions(a_answers["answer"], b_answers["answer"], mask)
     numbers = landed(numbers)
     if full:
-        sums = {key: numbers.pop(key) for key in list(numbers) if key.startswith(("gram/", "aligned/"))}
+        sums = {key: numbers.pop(key) for key in list(numbers) if key.startswith(("gram/", "cross/", "sizes/"))}
         numbers |= likeness(sums)
-    if full and start == 0:
-        host_mask = None if mask is None else mask.cpu()
-        for layer in pair.alike:
-            numbers |= token_distances(layer.name, a_states[layer.a], b_states[layer.b], host_mask)
     return numbers
 
 
-def _split(a: Tensor, b: Tensor, between: Tensor, live: PairSide | None, mask: Tensor | None) -> Tensor:
-    """Norms of what is injected and of what is inherited, ``[n, 2]``."""
-    first, second = decomposition(a, b.to(a.device), between.to(a.device))
-    injected, inherited = (first, second) if live == "b" else (second, first)
-    return torch.stack([norms(injected, mask), norms(inherited, mask)], 1)
+def _norms(a: Tensor, b: Tensor, forced: Tensor | None, mask: Tensor | None) -> Tensor:
+    """Norms of activations, of their difference, and of its two parts where one was forced: ``[n, 3 or 5]``."""
+    forced = None if forced is None else forced.to(a.device)
+    return torch.stack([part for part in split_norms(a, b.to(a.device), forced, mask=mask) if len(part)], 1)
 
 
-def _of_layer(name: str, a: Tensor, b: Tensor, forced: Tensor | None, mask: Tensor | None) -> dict[str, Tensor]:
-    b = b.to(a.device)
-    size, other = norms(a, mask), norms(b, mask)
-    drift = relative_difference(a, b, mask=mask)
-    numbers = {f"drift/{name}": drift, f"cosine/{name}": cosine_of_norms(size, other, drift * size)}
-    if forced is not None:
-        numbers[f"injected/{name}"] = ratio(forced[:, 0], size)
-        numbers[f"inherited/{name}"] = ratio(forced[:, 1], size)
+def _rows(name: str, sizes: Tensor, live: PairSide | None) -> dict[str, Tensor]:
+    a, b, difference, *split = sizes.unbind(1)
+    numbers = {f"drift/{name}": ratio(difference, a), f"cosine/{name}": cosine_of_norms(a, b, difference)}
+    if split:
+        injected, inherited = split if live == "b" else reversed(split)
+        numbers |= {f"injected/{name}": ratio(injected, a), f"inherited/{name}": ratio(inherited, a)}
     return numbers
 
 
