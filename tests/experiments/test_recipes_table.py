@@ -17,6 +17,8 @@ def test_units_are_a_seed_before_the_next_and_can_be_chosen():
     assert [unit.name for unit in whole[:3]] == ["plain:0", "fgsm:0", "pgd:0"]
     assert sum(unit.recipe == "trades" for unit in whole) == 1
     assert len(whole) == 22
+    recipes = plan.settings("paper").recipes.values()
+    assert {(recipe.batch, recipe.epochs, recipe.lr, recipe.nesterov) for recipe in recipes} == {(128, 15, 0.2, False)}
     chosen = plan.units(plan.settings("paper"), 5, ("fgsm:6", "trades"))
     assert [unit.name for unit in chosen] == ["trades:5", "fgsm:6"]
     with pytest.raises(ValueError, match=r"recipe:seed of plain, .* got fgsn\. One is plain:0"):
@@ -28,8 +30,9 @@ def small(monkeypatch):
     usual = plan.settings("smoke")
     few = {name: dataclasses.replace(usual.recipes[name], epochs=1) for name in ("plain", "fgsm")}
     short = dataclasses.replace(
-        usual, recipes=few, seeds=dict.fromkeys(few, 2), images=40, steps=3, corrupted=20, samples=30, printed=("fgsm",)
-    )
+        usual, recipes=few, seeds=dict.fromkeys(few, 2), images=40, steps=3, corrupted=20, samples=30,
+        printed=("fgsm",), comparison=50,
+    )  # fmt: skip
     monkeypatch.setattr(run, "settings", lambda scale: short)
     return short
 
@@ -48,7 +51,8 @@ def test_a_part_is_kept_and_the_same_command_goes_on(tmp_path, monkeypatch):
     by = {finding.key: finding for finding in whole.findings}
     assert not any(key.endswith("/cost") for key in by), "a busy machine's seconds are no finding"
     assert by["fgsm/clean"].note == "2 seeds"
-    assert 0 <= by["fgsm/pgd-50-10"].value <= 1
+    assert 0 <= by["fgsm/pgd-50-10"].value <= by["fgsm/clean"].value + 0.2
+    assert by["fgsm/pgd-50-10"].n == 50
     assert "plain/pgd-50-10" not in by
     assert {claim.key for claim in whole.claims} >= {"fgsm withstands", "fgsm printed"}
     lines = (tmp_path / "table.md").read_text().splitlines()

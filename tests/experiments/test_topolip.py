@@ -477,10 +477,13 @@ def test_a_part_is_done_and_what_is_left_is_said(two, tmp_path, monkeypatch):
 
 
 def test_processes_side_by_side_leave_what_one_finds(two, tmp_path):
-    plan = dataclasses.replace(two, networks=two.networks[:1], judged=20)
-    (unit,) = run.units(plan, 0)
+    broken = dataclasses.replace(two.networks[1], name="broken", spec="zoo:nothing")
+    plan = dataclasses.replace(two, networks=(two.networks[0], broken), judged=20)
+    unit, failing = run.units(plan, 0)
     task = Task("medium", tmp_path)
-    run.side_by_side([unit], dataclasses.replace(task, workers=2), plan, None)
+    with pytest.raises(ValueError, match="nothing") as caught:  # at the end: the other was done all the same
+        run.side_by_side([failing, unit], dataclasses.replace(task, workers=2), plan, None)
+    assert any("broken:0" in note for note in caught.value.__notes__)
     apart = stored_result(unit.network, *run.request_for(unit, task, plan))
     assert apart.profile is not None
     assert apart.accuracy("accuracy", "clean").n == 20

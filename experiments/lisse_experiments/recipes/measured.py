@@ -35,12 +35,15 @@ def numbers(model: nn.Module, test: Dataset, plan: Settings, *, seed: int, devic
         table[f"attack/{norm}/{eps:.4g}"] = share(stood)
     if printed:
         norm, eps = plan.radii[0]
+        x, y = _pixels(test, plan.comparison, device)
+        stood = right(model, x, y, batch=_BATCH)
         generator = torch.Generator().manual_seed(seed)
-        moved = attack(
-            model, x, y, method="pgd", norm=norm, eps=eps, step=eps / 4, steps=50, start="random", restarts=10,
-            loss="cross-entropy", generator=generator, batch=_BATCH,
+        moved = attack(  # what is wrong as it is need not be moved
+            model, x[stood], y[stood], method="pgd", norm=norm, eps=eps, step=eps / 4, steps=50, start="random",
+            restarts=10, loss="cross-entropy", generator=generator, batch=_BATCH,
         )  # fmt: skip
-        table["pgd-50-10"] = share(right(model, moved, y))
+        stood[stood.clone()] = right(model, moved, y[stood], batch=_BATCH)
+        table["pgd-50-10"] = share(stood)
     table["corruptions"] = corruption_accuracy(model, test, plan, device)
     profile = headlines(model, test, plan, seed=seed, device=device)
     judging = {heading.label for heading in profile_headings(profile) if heading.quantity.judges}

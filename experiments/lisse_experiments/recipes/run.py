@@ -7,10 +7,10 @@ Claim     training on attacked samples makes a network withstand attacks, AugMix
 Command   lisse reproduce recipes [--scale smoke | medium | paper] [--units fgsm:0,plain] [--minutes 8] [--out FOLDER];
           goes on after a stop, and with --units or --minutes does a part
 Hardware  smoke: one CPU core; medium: one CPU core; paper: one GPU, 8 GB of its memory
-Time      smoke: under a minute; medium: about half an hour of one core; paper: run in part, one seed of five
-          recipes in 7 minutes of an H200, five processes at once; all of it is thought to take 30
-Expect    paper: random-start FGSM 83.8 % clean and 46.1 % under PGD of 50 steps and 10 starts at 8/255, PGD 82.5 and
-          50.7 % ([wong2020])
+Time      smoke: under a minute; medium: about half an hour of one core; paper: thought to take 40 minutes of an
+          H200; a part by several processes at once, each with its --units, and the same --out
+Expect    paper: random-start FGSM 79.5 % clean and 44.9 % under PGD of 50 steps and 10 starts at 8/255, PGD 76.6 and
+          47.3 % (what [wong2020]'s program gives with its defaults)
 """
 
 from __future__ import annotations

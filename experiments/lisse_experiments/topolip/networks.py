@@ -107,7 +107,7 @@ def printed() -> tuple[Network, ...]:
 
 # Epochs that fit into minutes of a GPU, in one cycle: the large ones get fewer than their recipe's short form.
 _MINUTES: Mapping[str, int] = {
-    "attention_small": 10, "attention_large": 5, "convolution_small": 20, "convolution_large": 20,
+    "attention_small": 10, "attention_large": 4, "convolution_small": 15, "convolution_large": 15,
     "vit_small": 20, "vit_base": 10, "vit_large": 5, "resnet18": 10, "resnet50": 10, "resnet101": 8,
 }  # fmt: skip
 _CYCLES: Mapping[Family, Recipe] = {

@@ -157,19 +157,27 @@ def run(task: Task) -> Outcome:
 
 
 def side_by_side(todo: Sequence[Unit], task: Task, plan: Settings, end: float | None) -> None:
-    """Have processes of their own leave the results under ``out``, seed by seed, the longest first."""
+    """Have processes of their own leave the results under ``out``, seed by seed, the longest first.
+
+    A network that fails stops none of the others; its error comes at the end.
+    """
     context = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
     quiet = dataclasses.replace(task, progress=None)
     order = sorted(todo, key=lambda unit: (unit.seed, -unit.network.training - unit.network.measuring))
     with ProcessPoolExecutor(task.workers, context, _one_of_several, (task.workers,)) as pool:
-        futures = [pool.submit(_apart, unit, quiet, plan, end) for unit in order]
+        futures = {pool.submit(_apart, unit, quiet, plan, end): unit for unit in order}
+        errors: list[Exception] = []
         try:
             for index, future in enumerate(as_completed(futures), 1):
-                future.result()
+                if error := future.exception():
+                    error.add_note(f"reproduce: this is {futures[future].name}; the others went on.")
+                    errors.append(cast("Exception", error))
                 task.tell(f"{task.workers} side by side", index, len(futures), "networks")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    if errors:
+        raise errors[0]
 
 
 def _one_of_several(workers: int) -> None:
@@ -224,6 +232,8 @@ def result_of(unit: Unit, label: str, task: Task, plan: Settings, data: Dataset,
         attention.fused = False
     # The weights are in a file of their own: the optimiser's state, twice 3.6 GB for ViT (large), is not needed again.
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    if task.device.startswith("cuda"):
+        torch.cuda.empty_cache()  # the processes beside this one share the device
     steps.finish()
     if training.status == "diverged":
         steps.skip()
