@@ -20,3 +20,4 @@ settings.load_profile("lisse")
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # a library may have changed it, and on a busy machine small networks then crawl

@@ -36,6 +36,7 @@ def test_umap_keeps_rings_apart_and_is_the_same_for_a_seed():
     data = generators.rings(120, seed=0, offset=30.0)
     assert isinstance(data, Dataset)
     found = plane(data.inputs, neighbours=15, seed=3)
+    assert torch.get_num_threads() == 1  # as before: another number, and whatever comes next takes ten times as long
     assert np.array_equal(found, plane(data.inputs, neighbours=15, seed=3))
     assert not np.array_equal(found, plane(data.inputs, neighbours=15, seed=4))
     labels = data.targets.numpy()

@@ -42,11 +42,13 @@ def plane(
         from umap import UMAP
     except ImportError as error:
         raise ImportError(f'plane: umap-learn must be installed ({error}). pip install "lisse[umap]"') from error
+    threads = torch.get_num_threads()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a seed means one thread
         flat = UMAP(
             n_neighbors=min(neighbours, len(cloud) - 1), min_dist=min_dist, random_state=seed, n_jobs=1
         ).fit_transform(cloud.numpy())
+    torch.set_num_threads(threads)  # OpenMP's own number, which UMAP leaves changed
     return np.asarray(flat, dtype=np.float64)
 
 

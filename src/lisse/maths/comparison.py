@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lisse.maths.given import Values, check_integer, check_least, check_level, floating
-from lisse.maths.intervals import Interval, _acceleration, _quantile, _Statistic, across_clouds, student
+from lisse.maths.intervals import Interval, _acceleration, _quantile, _Statistic, across_clouds, median, student
 
 _ENUMERATED = 12  # pairs up to which all 2^n swaps are tried
 _ROUNDING = 1e-12  # of the largest value: statistics that are nearer count as equal
@@ -311,14 +310,14 @@ def _differences(worlds: Tensor, statistic: Statistic) -> Tensor:
         centres = _centres(worlds, statistic)
         sides = centres[..., 0] / centres[..., 1].clamp_min(_TINY)
     else:
-        sides = _medians(worlds.transpose(1, 2))
+        sides = median(worlds.transpose(0, 1))
     return sides[:, 0] - sides[:, 1]
 
 
 def _centres(worlds: Tensor, statistic: Statistic) -> Tensor:
     """Of values ``[c, n, model, 2, …]``, the centres above and below the line ``[c, model, 2]``."""
     parts = worlds.movedim(1, 3).flatten(3)
-    return _medians(parts) if statistic == "ratio of medians" else parts.mean(-1)
+    return median(parts.movedim(-1, 0)) if statistic == "ratio of medians" else parts.mean(-1)
 
 
 def _paired(statistic: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -329,14 +328,6 @@ def _paired(statistic: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]
         return (first - second).reshape(())
 
     return difference
-
-
-def _medians(values: Tensor) -> Tensor:
-    """Medians over the last axis, by selection, which is faster than sorting."""
-    n = values.shape[-1]
-    middle = sorted({(n - 1) // 2, n // 2})
-    halves = np.partition(np.ascontiguousarray(values.numpy()), middle, axis=-1)[..., middle]
-    return torch.from_numpy(halves.mean(-1))
 
 
 def _chunks(pairs: Tensor, count: int) -> Iterator[int]:
@@ -381,7 +372,7 @@ def statistic_of(values: Values, statistic: Statistic = "mean") -> float:
     if statistic == "mean":
         return float(numbers.mean())
     if statistic == "median":
-        return float(_medians(numbers[None])[0])
+        return float(median(numbers))
     return float(_differences(torch.stack([numbers, torch.zeros_like(numbers)], 1)[None], statistic)[0])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -151,10 +152,14 @@ def _samples(where: str, values: Tensor) -> Tensor:
 
 
 def median(values: Tensor) -> Tensor:
-    """The median over axis 0; of an even number, the middle of the two."""
-    ordered = values.sort(0).values
+    """The median over axis 0; of an even number, the middle of the two. On the CPU by selection, without sorting."""
     n = len(values)
-    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    if values.device.type != "cpu" or values.requires_grad or values.dtype not in (torch.float32, torch.float64):
+        ordered = values.sort(0).values
+        return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    parts = np.partition(np.ascontiguousarray(values.movedim(0, -1).numpy()), n // 2, axis=-1)  # of one place: fast
+    above = torch.as_tensor(parts[..., n // 2])
+    return above if n % 2 else (torch.as_tensor(parts[..., : n // 2].max(-1)) + above) / 2
 
 
 def _reducer(statistic: _Statistic) -> Callable[[Tensor], Tensor]:
@@ -178,6 +183,8 @@ def _replicates(flat: Tensor, statistic: _Statistic, resamples: int, generator: 
         if statistic == "mean":  # counts times values: one matrix product for every column at once
             counts = flat.new_zeros(count, n).scatter_add_(1, picks, flat.new_ones(1, 1).expand(count, n))
             replicates.append(counts @ flat / n)
+        elif statistic == "median":
+            replicates.append(median(flat[picks].movedim(1, 0)))
         else:
             replicates.append(torch.stack([reduce(flat[pick]) for pick in picks]))
     return torch.cat(replicates)
