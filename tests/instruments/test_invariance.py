@@ -22,7 +22,6 @@ from lisse.run import Instrument
 
 SMALL: list[Instrument] = [
     Topology(samples=12, clouds=5, p=(1,), dims=(0, 1)),
-    Isometry(samples=20, clouds=3, points=0, holes=False),
     Sensitivity(samples=20, clouds=3, points=2, draws=8, margins=20, max_iter=20, tol=1e-10),
     Stability(samples=40),
     Robustness(
