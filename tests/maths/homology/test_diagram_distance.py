@@ -227,13 +227,20 @@ def test_costs_of_very_different_sizes_come_to_an_end():
 @pytest.mark.parametrize("p", [1.0, 2.0, 4.0])
 @pytest.mark.parametrize("spread", [0.0, 1e-15, 1e-6, 1.0])
 def test_many_bars_are_matched_as_few_are(p, spread, monkeypatch):
-    """The sparse solver of whole numbers against the full matrix, with ties, near ties and none."""
+    """The compiled paths and the sparse solver of whole numbers against the full matrix: with ties, near ties, none."""
     rng = np.random.default_rng(0)
     a, b = (np.cumsum(rng.integers(1, 9, (230, 2)) * (1 + spread * rng.random((230, 2))), 1) for _ in range(2))
-    sparse = [diagram_distance(a, b, p=p), diagram_distance(a, a + spread * 1e-3, p=p)]
+
+    def distances():
+        return [diagram_distance(a, b, p=p), diagram_distance(a, a + spread * 1e-3, p=p)]
+
+    compiled = distances()
+    monkeypatch.setattr(matching, "loops", lambda _: None)
+    sparse = distances()
     monkeypatch.setattr(matching, "_SMALL", 10**6)
-    full = [diagram_distance(a, b, p=p), diagram_distance(a, a + spread * 1e-3, p=p)]
+    full = distances()
     assert sparse == pytest.approx(full, rel=1e-9)
+    assert compiled == pytest.approx(full, rel=1e-9)
 
 
 def test_many_bars_whose_powers_vanish():
@@ -348,6 +355,13 @@ def test_both_ways_to_match_give_the_dense_solvers_cost(kind, p):
         assert len(set(m.tolist())) == len(m)
         found = cost[k, m].sum() + np.delete(alone[0], k).sum() + np.delete(alone[1], m).sum()
         assert found == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    loops = pytest.importorskip("lisse.maths.homology.loops", reason="compiled matchings need numba (lisse[fast])")
+    begins, columns, weights = loops.savings.py_func(cost, *alone)
+    assert (begins[-1], columns.tolist(), weights.tolist()) == (len(i), j.tolist(), (cost[i, j] - alone[1][j]).tolist())
+    column = loops.partners.py_func(begins, columns, weights, alone[0], len(b))
+    pairs = np.flatnonzero(column >= 0), column[column >= 0]
+    assert len(set(pairs[1].tolist())) == len(pairs[1])
+    assert matching._total(pairs, cost, *alone) == pytest.approx(expected, rel=1e-12, abs=1e-15)
     assert diagram_distance(a, b, dim=1, p=p) == pytest.approx(expected ** (1 / p), rel=1e-12, abs=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Prim's algorithm as machine code, without the lock of the interpreter: threads do not wait for each other.
+"""Prim's algorithm and matchings of bars as machine code, without the lock of the interpreter: threads do not wait.
 
 Importing this needs numba.
 """
@@ -36,3 +36,86 @@ def prim(matrix: Any, order: Any, parent: Any) -> None:  # pragma: no cover - ru
             closer = row[other] < nearest[other] or (row[other] == nearest[other] and vertex < joins[other])
             if closer and not inside[other]:
                 nearest[other], joins[other] = row[other], vertex
+
+
+@_compiled
+def savings(cost: Any, alone_a: Any, alone_b: Any) -> tuple[Any, Any, Any]:  # pragma: no cover - runs as machine code
+    """Pairs that cost less than both alone, row by row: where each row begins, their columns, what is left to pay.
+
+    That is ``cost[i, j] - alone_b[j]``: the partner's way to the diagonal is saved.
+    """
+    n, m = cost.shape
+    begins = np.zeros(n + 1, np.int64)
+    for i in range(n):
+        count = 0
+        for j in range(m):
+            count += cost[i, j] < alone_a[i] + alone_b[j]
+        begins[i + 1] = begins[i] + count
+    columns, weights = np.empty(begins[n], np.int64), np.empty(begins[n])
+    for i in range(n):
+        edge = begins[i]
+        for j in range(m):
+            if cost[i, j] < alone_a[i] + alone_b[j]:
+                columns[edge], weights[edge] = j, cost[i, j] - alone_b[j]
+                edge += 1
+    return begins, columns, weights
+
+
+@_compiled
+def partners(
+    begins: Any, columns: Any, weights: Any, alone: Any, m: int
+) -> Any:  # pragma: no cover - runs as machine code
+    """The column ``[n]`` that each row has in a cheapest matching, or -1 where it pays what it costs ``alone``.
+
+    Shortest augmenting paths (Jonker and Volgenant): each row in turn takes the nearest end that it reaches, a free
+    column or the diagonal of a row on the way, which then gives its column up.
+    """
+    n = len(alone)
+    column_of, row_of = np.full(n, -1, np.int64), np.full(m, -1, np.int64)
+    price, paid = np.zeros(m), np.zeros(m)  # of columns, and the weight of the edge that holds each
+    near, before, by = np.empty(m), np.empty(m, np.int64), np.empty(m, np.int64)
+    state = np.zeros(m, np.int8)  # 0: not reached, 1: reached, 2: gone through
+    reached = np.empty(m, np.int64)  # columns that are taken and nearer than the nearest end
+    for root in range(n):
+        count, row, offset = 0, root, 0.0
+        reach, last, end = alone[root], root, -1  # the nearest end: a free column, or else the diagonal of a row
+        while True:
+            for edge in range(begins[row], begins[row + 1]):
+                j = columns[edge]
+                far = weights[edge] - price[j] + offset
+                if far >= reach or state[j] == 2 or (state[j] == 1 and far >= near[j]):
+                    continue
+                near[j], before[j], by[j] = far, row, edge
+                if row_of[j] < 0:
+                    reach, end = far, j
+                elif state[j] == 0:
+                    state[j] = 1
+                    reached[count] = j
+                    count += 1
+            step, least = -1, reach
+            for k in range(count):
+                j = reached[k]
+                if state[j] == 1 and near[j] < least:
+                    step, least = j, near[j]
+            if step < 0:
+                break
+            state[step] = 2
+            row = row_of[step]
+            offset = least - (paid[step] - price[step])
+            if offset + alone[row] < reach:
+                reach, last, end = offset + alone[row], row, -1
+        for k in range(count):
+            j = reached[k]
+            if state[j] == 2:
+                price[j] += near[j] - reach
+            state[j] = 0
+        if end < 0 and last != root:  # it goes to the diagonal and leaves its column
+            end = column_of[last]
+            column_of[last] = -1
+        while end >= 0:
+            row = before[end]
+            row_of[end], paid[end] = row, weights[by[end]]
+            column_of[row], end = end, column_of[row]
+            if row == root:
+                break
+    return column_of

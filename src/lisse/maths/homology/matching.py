@@ -12,6 +12,8 @@ from scipy.sparse.csgraph import (
     min_weight_full_bipartite_matching,
 )
 
+from lisse.maths.machine_code import loops
+
 from .diagram import Bars, Diagram, as_bars
 from .sorted_deaths import deaths_distance
 
@@ -38,8 +40,9 @@ def diagram_distance(a: Bars, b: Bars, *, dim: int | None = None, p: float = 1.0
     Exact, to rounding. Bars that are all born together (H0): a one-dimensional problem, see
     :mod:`~lisse.maths.homology.sorted_deaths`: O(N log N) for p = 1 and inf, a banded O(N²) in O(N) memory else.
     Otherwise: pairs that cost no less than both ways to the diagonal are dropped, and the sparse problem that is left
-    is solved by shortest augmenting paths (O(N³) at worst, N² memory); the bottleneck by bipartite matchings in a
-    binary search over the N² costs. References: [chen2024] appendix A; [edelsbrunner2010] VIII.
+    is solved by shortest augmenting paths (O(N³) at worst, N² memory), with numba (``lisse[fast]``) outside of the
+    interpreter's lock, which SciPy's solver holds; the bottleneck by bipartite matchings in a binary search over the N²
+    costs. References: [chen2024] appendix A; [edelsbrunner2010] VIII.
     """
     if isinstance(p, bool | str) or not p >= 1:
         raise ValueError(f"diagram_distance: p must be at least 1 (inf: bottleneck), got {p!r}.")
@@ -105,13 +108,21 @@ def _assignment(a: np.ndarray, b: np.ndarray, p: float, ground: float, share: fl
     if p != 1:
         cost **= p
     alone_a, alone_b = (share * (a[:, 1] - a[:, 0])) ** p, (share * (b[:, 1] - b[:, 0])) ** p
+    compiled, bars = loops("lisse.maths.homology.loops"), len(a) + len(b)
+    if compiled is not None:
+        begins, columns, weights = compiled.savings(cost, alone_a, alone_b)
+        column = compiled.partners(begins, columns, weights, alone_a, len(b))
+        total = _total((np.flatnonzero(column >= 0), column[column >= 0]), cost, alone_a, alone_b)
+        largest = max(weights.max(initial=0.0), alone_a.max(), alone_b.max())
+        if bars * largest * 2.0**-_BITS <= _ROUNDING * total:
+            return total ** (1.0 / p)
     i, j = np.nonzero(cost < alone_a[:, None] + alone_b[None])
     near = cost.argmin(1)
     mutual = np.count_nonzero(cost.argmin(0)[near] == np.arange(len(a)))
     # Both are exact. Diagrams that are nearly equal are done at once when every bar has a place on the diagonal.
     solve = _with_all_places if mutual > _MUTUAL * min(cost.shape) else _with_places_of_rows
-    total, bars = 0.0, len(a) + len(b)
-    if bars > _SMALL:
+    total = 0.0
+    if bars > _SMALL and compiled is None:
         total = _total(solve(i, j, cost[i, j], alone_a, alone_b, full=False), cost, alone_a, alone_b)
     largest = max(cost[i, j].max(initial=0.0), alone_a.max(), alone_b.max())
     # How far rounded costs may be off: too far only for many bars that are nearly where their partners are.
