@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from lisse.data.augmentation import CropFlip
+from lisse import identity
 from lisse.identity import checksum, class_source, function_identity, tensor_identity
 
 SCRIPT = """
@@ -157,8 +158,12 @@ def test_the_checksum_of_a_tensor_is_that_of_its_bytes(dtype):
     assert not torch.equal(checksum(swapped), checksum(swapped.flip(0)))
 
 
-def test_the_checksum_reads_beyond_what_is_mixed_at_once(monkeypatch):
-    values = torch.arange(1000, dtype=torch.int32)
-    whole = checksum(values)
-    monkeypatch.setattr("lisse.identity._AT_ONCE", 7)
-    assert torch.equal(checksum(values), whole)
+@pytest.mark.parametrize("count", [0, 6, 7, 8, 100])
+def test_the_checksum_goes_row_by_row(count, monkeypatch):
+    """Sums of words, each times the odd weights of its row and of its column, against whole numbers of Python."""
+    monkeypatch.setattr("lisse.identity._WIDTH", 7)
+    words = torch.randint(-(2**31), 2**31, (count,), generator=torch.Generator().manual_seed(0)).int()
+    weights = identity._odd(1 + count, words.device).tolist()
+    assert all(weight % 2 for row in weights for weight in row)
+    expected = [sum(row[k // 7] * row[k % 7] * word for k, word in enumerate(words.tolist())) for row in weights]
+    assert [(total - other) % 2**64 for total, other in zip(checksum(words).tolist(), expected, strict=True)] == [0, 0]

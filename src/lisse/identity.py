@@ -35,19 +35,16 @@ def hash_tensor(digest: Any, tensor: Tensor) -> None:
         digest.update(part.view(torch.uint8).numpy().data)
 
 
-_MIXERS = (
-    -7046029254386353131,
-    -4417276706812531889,
-)  # odd, with bits all over: 2⁶⁴ over the golden ratio, and another
-_AT_ONCE = 2**24  # words that are mixed at a time
+_MIXER = -7046029254386353131  # odd, with bits all over: 2⁶⁴ over the golden ratio
+_WIDTH = 2**13  # words of a row
 
 
 def checksum(tensor: Tensor) -> Tensor:
     r"""Two 64-bit sums of a tensor's bytes, on its device ``[2]``: other bytes of one word always have other sums.
 
-    :math:`\sum_i w_i v_i \bmod 2^{64}` over words v of up to four bytes with two sequences of odd weights. It tells a
-    tensor that was changed by a computation, not one that was made to deceive. Cost: one pass at the speed of the
-    device's memory, and no transfer.
+    :math:`\sum_{rk} a_r b_k v_{rk} \bmod 2^{64}` over rows of words v of up to four bytes, with two pairs of sequences
+    of odd weights a, b. It tells a tensor that was changed by a computation, not one that was made to deceive. Cost:
+    some passes at the speed of the device's memory, and no transfer.
     """
     values = tensor.detach()
     values = (values.to_local() if hasattr(values, "to_local") else values).contiguous().reshape(-1)
@@ -55,15 +52,20 @@ def checksum(tensor: Tensor) -> Tensor:
     size = values.element_size()
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
     words = values.view(kinds.get(size, torch.int32))
-    sums = torch.zeros(2, dtype=torch.long, device=words.device)
-    for start in range(0, len(words), _AT_ONCE):
-        part = words[start : start + _AT_ONCE].long()
-        index = torch.arange(start + 1, start + 1 + len(part), device=words.device)
-        for turn in range(2):
-            weight = index * _MIXERS[turn]
-            weight = (weight ^ (weight >> 29)) * _MIXERS[1 - turn] | 1
-            sums[turn] += (weight * part).sum()
-    return sums
+    whole = len(words) // _WIDTH
+    parts = [*words[: whole * _WIDTH].view(-1, _WIDTH).split(2**24 // _WIDTH), words[None, whole * _WIDTH :]]
+    columns = _odd(_WIDTH, words.device)
+    sums = torch.cat(
+        [torch.stack([(part * column[: part.shape[1]]).sum(1) for column in columns]) for part in parts], 1
+    )
+    return (sums * _odd(sums.shape[1], words.device)).sum(1)
+
+
+def _odd(count: int, device: torch.device) -> Tensor:
+    """Two sequences ``[2, count]`` of odd numbers that look drawn."""
+    index = torch.arange(1, 1 + count, device=device)
+    index = torch.stack([index, -index]) * _MIXER
+    return (index ^ (index >> 29)) * _MIXER ^ (index << 17) | 1
 
 
 def tensor_identity(tensor: Tensor | np.ndarray) -> str:

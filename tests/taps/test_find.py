@@ -401,3 +401,17 @@ def test_a_data_set_is_an_example():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     data = Dataset("points", torch.randn(5, 4))
     assert find(model, data).names == find(model, data.inputs).names
+
+
+def test_everywhere_is_every_place_without_another_forward():
+    """Shares of samples that mix, depths and roles are those of a search for every place."""
+    forwards = []
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).train()
+    model.register_forward_pre_hook(lambda *_: forwards.append(1))
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    places = taps.find(model, x, statistics="batch")
+    everywhere, count = places.everywhere, len(forwards)
+    assert count == 2
+    assert len(everywhere) > len(places)
+    assert list(everywhere) == list(taps.find(model, x, ["**", "**:in"], statistics="batch"))
+    assert [tap.mixes for tap in everywhere if tap.name in ("0", "1", "3")] == [False, True, True]

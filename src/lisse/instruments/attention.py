@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lisse.networks.attention import AttentionSite, attention_sites, has_attention
 from lisse.run import Run
-from lisse.taps import Taps, find
+from lisse.taps import Taps
 
 
 def attention_of(run: Run) -> tuple[Taps, list[AttentionSite], list[str]]:
@@ -14,7 +14,7 @@ def attention_of(run: Run) -> tuple[Taps, list[AttentionSite], list[str]]:
         if not has_attention(run.model):
             return run.taps, [], []
         example = next(iter(run.data.batches(min(3, len(run)), stop=min(3, len(run)), device=run.device)))
-        taps = find(run.model, example.inputs, ["**", "**:in"], statistics=run.statistics)
+        taps = run.taps.everywhere
         return taps, *attention_sites(run.model, example.inputs, statistics=run.statistics, taps=taps)
 
     return run.once("attention", search)

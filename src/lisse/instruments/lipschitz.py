@@ -17,7 +17,7 @@ from lisse.networks.bounds.layers import WHOLE_NETWORK
 from lisse.profile import Chart, Line, Panel, Part, Quantity, Row
 from lisse.run import Instrument, Run, option
 from lisse.run.rows import largest_row, value_row
-from lisse.taps import Tap, find
+from lisse.taps import Tap
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Lipschitz(Instrument):
         """Measure."""
         (example,) = run.data.batches(min(3, len(run)), stop=min(3, len(run)), device=run.device)
         names = [row.name for row in layer_bounds(run.model, example.inputs, bounded=False)]
-        taps = {tap.name: tap for tap in find(run.model, example.inputs, ["**", "**:in"], statistics=run.statistics)}
+        taps = {tap.name: tap for tap in run.taps.everywhere}
         spots = {name: pair for name in names if (pair := _ends(name, taps, run)) is not None}
         numbers = run.blocks(
             self,

@@ -20,7 +20,7 @@ from lisse.recording import parse_bytes
 from lisse.run.fingerprint import digest_of
 from lisse.run.instrument import Instrument, distinct_instruments, provenance_of, with_options
 from lisse.run.run import Run
-from lisse.taps import Tap, find, still, tapped
+from lisse.taps import Tap, still, tapped
 from lisse.taps.tap import tensors
 
 PairSide = Literal["a", "b"]
@@ -345,8 +345,7 @@ def _inner(run: Run) -> list[Tap]:
 
 def fine_taps(run: Run) -> list[Tap]:
     """Everything in a network that can be read, what enters and what leaves every module, in the order it runs."""
-    batch = next(iter(run.data.batches(min(3, len(run)), stop=min(3, len(run)), device=run.device)))
-    return list(find(run.model, batch.inputs, ["**", "**:in"], statistics=run.statistics))
+    return list(run.taps.everywhere)
 
 
 # -- what comes of it --------------------------------------------------------------------------------------------------

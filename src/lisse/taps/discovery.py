@@ -14,6 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any, Literal, overload
 
 import torch
@@ -39,7 +40,8 @@ class Taps(Sequence[Tap]):
 
     ``source`` is the first layer of all, the input or what stands for it, and ``head`` the network's answer where it is
     more than its last block (``None`` where it is not: it answers hidden states), ``end`` the last block; all three
-    also where they were not chosen. ``notes`` are sentences for a person on what was not found, or not read.
+    also where they were not chosen. ``everywhere`` are all places that can be read, what enters and what leaves each
+    module. ``notes`` are sentences for a person on what was not found, or not read.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class Taps(Sequence[Tap]):
         head: Tap | None = None,
         end: Tap | None = None,
         notes: Iterable[str] = (),
+        everywhere: Iterable[Tap] = (),
     ) -> None:
         self._taps = tuple(taps)
         self.skipped, self.notes = tuple(skipped), tuple(notes)
         self.source, self.head, self.end = source, head, end
+        self._everywhere = tuple(everywhere)
 
     @overload
     def __getitem__(self, index: int) -> Tap: ...
@@ -78,8 +82,13 @@ class Taps(Sequence[Tap]):
         """Only the blocks: without input, stem and output."""
         return self._of(tap for tap in self._taps if tap.role == "block")
 
+    @property
+    def everywhere(self) -> Taps:
+        """All places that can be read, as ``find(model, example, ["**", "**:in"])`` gives them; nothing is run."""
+        return self._of(self._everywhere)
+
     def _of(self, taps: Iterable[Tap]) -> Taps:
-        return Taps(taps, self.skipped, self.source, self.head, self.end, self.notes)
+        return Taps(taps, self.skipped, self.source, self.head, self.end, self.notes, self._everywhere)
 
 
 def find(
@@ -124,15 +133,16 @@ def find(
     blocks = [tap for tap in default if tap.role == "block"]
     alone = len(blocks) < 2  # a single layer is the whole network, answer and all
     ends = default[0], default[-1] if default[-1].role == "output" or alone else None, blocks[-1] if blocks else None
+    everywhere = survey.selection(["**", "**:in"], default)
     if layers is None:
-        return Taps(default, survey.skipped(), *ends, survey.notes(root, default, default))
+        return Taps(default, survey.skipped(), *ends, survey.notes(root, default, default), everywhere)
     if not isinstance(layers, Sequence) or not all(isinstance(pattern, str) for pattern in layers):
         raise TypeError(f"find: layers must be names or globs, got {layers!r}.")
     patterns = [layers] if isinstance(layers, str) else list(layers)
     if not patterns:
         raise ValueError("find: layers must name at least one layer, got none. Leave it out for all of them.")
     taps = survey.selection(patterns, default)
-    return Taps(taps, survey.skipped(), *ends, survey.notes(root, default, taps))
+    return Taps(taps, survey.skipped(), *ends, survey.notes(root, default, taps), everywhere)
 
 
 # -- what two traces tell --------------------------------------------------------------------------------------------
@@ -202,9 +212,23 @@ class _Survey:
 
     def placed(self, tap: Tap, depth: float) -> Tap:
         """The tap at its depth, with whether the two samples of the first run are the same among three."""
-        two, three = (self.sketch(tap, traced).rows(tap.axis) for traced in (self.two, self.three))
-        mixes = not torch.allclose(two, three[:2], rtol=1e-2, atol=1e-4, equal_nan=True)
-        return replace(tap, depth=depth, mixes=mixes)
+        return replace(tap, depth=depth, mixes=(tap.module, tap.call, tap.side) in self.mixed)
+
+    @cached_property
+    def mixed(self) -> set[tuple[str, int, str]]:
+        """The places where two samples alone are others than among three: a device is asked once for all of them."""
+        places: dict[torch.dtype, list[Tap]] = defaultdict(list)
+        for tap in self.taps.values():
+            places[tap.dtype].append(tap)
+        mixed: set[tuple[str, int, str]] = set()
+        for taps in places.values():
+            rows = [[self.sketch(tap, traced).rows(tap.axis)[:2] for tap in taps] for traced in (self.two, self.three)]
+            two, three = (torch.cat([values.reshape(-1).to(side[0].device) for values in side]) for side in rows)
+            different = (~torch.isclose(two, three, rtol=1e-2, atol=1e-4, equal_nan=True)).cumsum(0).cpu()
+            ends = torch.tensor([0, *(values.numel() for values in rows[0])]).cumsum(0)
+            counts = torch.cat([torch.zeros(1, dtype=torch.long), different])[ends].diff().tolist()
+            mixed |= {(tap.module, tap.call, tap.side) for tap, count in zip(taps, counts, strict=True) if count}
+        return mixed
 
     def skipped(self) -> list[Skipped]:
         return [Skipped(name or "output", reason, kind) for name, (reason, kind) in self.reasons.items()]
@@ -367,12 +391,16 @@ def _is_mask(path: Path) -> bool:
 
 def _matches(name: str, pattern: str) -> bool:
     """Dotted glob; a bare module name also matches all its calls (``block`` matches ``block#0``)."""
-    parts = (part for part in re.split(r"(\*\*|\*|\?)", pattern))
-    special = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
-    expression = "".join(special.get(part, re.escape(part)) for part in parts)
     if ":" not in pattern and name.endswith(":in"):
         return False
-    return re.fullmatch(expression + r"(#\d+)?", name) is not None
+    return _expression(pattern).fullmatch(name) is not None
+
+
+@cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    parts = (part for part in re.split(r"(\*\*|\*|\?)", pattern))
+    special = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
+    return re.compile("".join(special.get(part, re.escape(part)) for part in parts) + r"(#\d+)?")
 
 
 def _between(time: int, times: list[int], default: list[Tap]) -> float:
