@@ -1,5 +1,6 @@
 """Bounds of attention that use the data: closed forms, no violation by pairs, derivatives and the search, bad input."""
 
+import itertools
 import math
 
 import numpy as np
@@ -15,6 +16,7 @@ from lisse.maths.bounds import (
     keys_near,
     keys_on_hull,
     mean_field_attention_below,
+    near,
 )
 from lisse.maths.jacobian import jacobian_norm
 from lisse.maths.markov import AttentionKernel, Bilinear, Linear, contraction, softmatch
@@ -256,3 +258,24 @@ def test_bad_input(change, error, says):
     given = {"rows": np.eye(2), "atoms": np.ones((2, 3)), "potential": head(0)[0], **change}
     with pytest.raises(error, match=says):
         attention_near(given.pop("rows"), given.pop("atoms"), given.pop("potential"), **given)
+
+
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 20.0, 300.0])
+@pytest.mark.parametrize("total", [1.0, 1.0001])
+def test_covariances_are_those_of_sums_and_never_less(sharpness, total):
+    """By matrix products for all rows at once, from flat attention to rows that look at one token alone."""
+    generator = torch.Generator().manual_seed(0)
+    p, v, z = (torch.randn(3, 30, width, generator=generator, dtype=torch.float64) for width in (30, 7, 40))
+    p = torch.softmax(sharpness * p, -1) * total
+    both, spreads = near._covariances(p, v, z)
+    for h, i in itertools.product(range(3), range(30)):
+        row = p[h, i]
+        centred = []
+        for x in (v[h], z[h]):
+            gram = x @ x.T
+            cross = gram @ row
+            centred.append(gram - cross[:, None] - cross[None] + row @ cross)
+        squares = [(torch.outer(row, row) * centred[0] * other).sum() for other in (centred[1], centred[0])]
+        for value, square in zip((both[h, i], spreads[h, i]), squares, strict=True):
+            exact = float(square.clamp_min(0).sqrt())
+            assert exact * (1 - 1e-14) <= float(value) <= exact * (1 + 1e-6)

@@ -169,26 +169,28 @@ def _lanczos(gram: Tensor, steps: int) -> float:
 
 def _ritz(batch: Tensor, steps: int) -> Tensor:
     """The largest Ritz value of each Gram matrix; every vector is orthogonalised twice against all before it."""
-    rows = batch.shape[-1]
+    rows, steps = batch.shape[-1], min(steps, batch.shape[-1])
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(len(batch), rows, 1, generator=generator, dtype=torch.float64).to(batch)
-    basis = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True)
-    images: list[Tensor] = []
-    for k in range(min(steps, rows)):
-        image = batch @ basis[..., k : k + 1]
-        images.append(image)
+    vector = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True)
+    basis, images = (batch.new_zeros(len(batch), rows, steps) for _ in range(2))
+    for k in range(steps):
+        basis[..., k : k + 1] = vector
+        image = images[..., k : k + 1] = batch @ vector
+        known = basis[..., : k + 1]
         residual = image
         for _ in range(2):
-            residual = residual - basis @ (basis.mH @ residual)
+            residual = torch.baddbmm(residual, known, known.mH @ residual, alpha=-1)
         length = torch.linalg.vector_norm(residual, dim=1, keepdim=True)
-        if k + 1 == min(steps, rows) or bool(length.max() <= 1e-14 * image.abs().max()):
+        least = 1e-14 * image.abs().amax((1, 2), keepdim=True)
+        if not batch.is_cuda and bool((length <= least).all()):  # a GPU would wait; vectors from here on are zero
             break
-        basis = torch.cat((basis, torch.where(length > 0, residual / length.clamp_min(1e-300), 0.0)), -1)
-    basis = basis[..., : len(images)]
+        vector = torch.where(length > least, residual / length, 0.0)
     # A few rows and columns: the CPU is the quicker one there.
-    coordinates = torch.linalg.eigh((basis.mH @ torch.cat(images, -1)).cpu())[1][..., -1:]
+    coordinates = torch.linalg.eigh((basis.mH @ images).cpu())[1][..., -1:]
     top = basis @ coordinates.to(basis)
     # The quotient of that very vector: never above the norm, even where the basis has lost its orthogonality. Its
     # rounding, some 4 r units of the trace, is within the slack of the Gram matrix.
-    quotient = (top.conj() * (batch @ top)).sum((-2, -1)).real / top.abs().square().sum((-2, -1))
+    size = top.abs().square().sum((-2, -1))
+    quotient = (top.conj() * (batch @ top)).sum((-2, -1)).real / size.clamp_min(1e-300)  # of a zero matrix 0
     return quotient.clamp_min(0.0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lisse.instruments.attention import attention_of
-from lisse.instruments.contraction.local import AttentionForm, LocalConstants, forms_of
+from lisse.instruments.contraction.local import AttentionForm, LocalConstants, forms_of, weight_norms
 from lisse.instruments.contraction.pairs import Counterpart, Distances, Embedding, Metric, Pairs, mask_token, picture
 from lisse.instruments.contraction.rows import (
     Notes,
@@ -36,6 +36,7 @@ from lisse.run.rows import LEAST_SAMPLES
 from lisse.taps import Tap
 
 _PAPER = "[vuckovic2021]"
+_MANY = 100  # pairs whose resamples are worth a thread
 
 
 @dataclass(frozen=True)
@@ -556,7 +557,8 @@ class Contraction(Instrument):
             bounds = None
             if layer.form.mode is not None:
                 tokens = layer.site.entry.shape[0]
-                bounds = weight_bounds(layer.site.weights, layer.radius, tokens, plan.metric, cross=layer.form.cross)
+                norms, cross = weight_norms(run, layer.site), layer.form.cross
+                bounds = weight_bounds(layer.site.weights, norms, layer.radius, tokens, plan.metric, cross=cross)
                 rows += bound_rows(layer, bounds)
             notes.look(layer, bounds)
             local = list(local_rows(mean, near, plan.metric))
@@ -586,9 +588,12 @@ class Contraction(Instrument):
 
 
 def _submitted(run: Run, *args: Any, **at: Any) -> Row | Future[Row]:
-    """:func:`pair_mean` by another thread, where there are some: each mean has resamples of its own."""
-    threads = torch.get_num_threads()
-    return pair_mean(run, *args, **at) if threads < 2 else workers(threads).submit(pair_mean, run, *args, **at)
+    """:func:`pair_mean` by another thread, where there are some: each mean has resamples of its own.
+
+    Not of few numbers: threads whose steps are short wait for the interpreter's lock, and the work that goes on does.
+    """
+    threads, few = torch.get_num_threads(), len(args[1]) < _MANY
+    return pair_mean(run, *args, **at) if threads < 2 or few else workers(threads).submit(pair_mean, run, *args, **at)
 
 
 def _along(run: Run, sites: Sequence[AttentionSite]) -> list[Tap]:

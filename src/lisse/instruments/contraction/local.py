@@ -130,6 +130,9 @@ def _row_taps(run: Run, sites: Sequence[AttentionSite]) -> list[Tap | None]:
     return [taps.get((site.entry.module, site.entry.call)) for site in sites]
 
 
+WeightNorms = tuple[list[float], list[float], list[float], float]  # as AttentionWeights.norms gives them
+
+
 # --- points ---------------------------------------------------------------------------------------------------------
 
 
@@ -254,7 +257,7 @@ class LocalConstants:
         """The bound of the stretch of the worst token on the hull of each pair's tokens."""
         tap = self.sites[index].entry
         x, y = clean[tap], counterpart[tap]
-        lengths = weights.norms()
+        lengths = weight_norms(self.pairs.run, self.sites[index])
         values, out = torch.tensor(lengths[0], dtype=torch.float64, device=x.device), lengths[3]
         alone = replace(weights, out=torch.eye(weights.out.shape[1], dtype=torch.float64, device=x.device))
         sizes = torch.tensor(head_sizes(weights, 2), dtype=torch.float64, device=x.device)
@@ -393,6 +396,11 @@ def _first_tokens(terms: HeadTerms, n: int, norm: Tensor, ground: Ground) -> Hea
     """The terms of the first n tokens, in another norm."""
     parts = (terms.logits[:, :n, :n], terms.values[:, :n], terms.pulls[:, :n], terms.slopes[:, :n])
     return HeadTerms(*parts, norm, ground)
+
+
+def weight_norms(run: Run, site: AttentionSite) -> WeightNorms:
+    """The norms of a layer's weights, taken once where the model is."""
+    return run.once(f"norms of {site.name}", lambda: site.weights_on(run.device).norms())
 
 
 def head_sizes(weights: AttentionWeights, ground: int) -> list[float]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lisse.instruments.contraction.local import AttentionForm, head_sizes
+from lisse.instruments.contraction.local import AttentionForm, WeightNorms, head_sizes
 from lisse.instruments.contraction.pairs import Metric
 from lisse.maths.bounds import attention_between, attention_on_ball, key_lipschitz, lookup_norm, sequence_attention
 from lisse.maths.bounds.between import on_ball
@@ -93,7 +93,13 @@ class WeightBounds:
 
 
 def weight_bounds(
-    weights: AttentionWeights, radius: float, tokens: int, metric: Metric, *, cross: bool = False
+    weights: AttentionWeights,
+    norms: WeightNorms,
+    radius: float,
+    tokens: int,
+    metric: Metric,
+    *,
+    cross: bool = False,
 ) -> WeightBounds:
     """The closed-form bounds of a layer on the ball of ``radius``: corrected and printed, in the ground norm.
 
@@ -102,7 +108,7 @@ def weight_bounds(
     """
     width = weights.query.shape[-1]
     sizes = [_log10(size) for size in head_sizes(weights, metric.ground)]
-    values, a, biases, out = weights.norms()
+    values, a, biases, out = norms
     proved, printed, heads, reason = list[float](), list[float](), list[float](), ""
     for h, (q, k, v) in enumerate(zip(weights.query, weights.key, weights.value, strict=True)):
         if metric.ground == 1:

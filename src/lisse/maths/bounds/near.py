@@ -249,22 +249,42 @@ def spread_share(p: float, ground: float) -> float:
 
 
 def _covariances(p: Tensor, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Frobenius norms of Cov_i(v, z) and of Cov_i(v) ``[…, n]``, through Gram matrices: no d × d matrix is made."""
-    if p.ndim > 2:
-        norms = [_covariances(*head) for head in zip(p, v, z, strict=True)]
-        return torch.stack([both for both, _ in norms]), torch.stack([spreads for _, spreads in norms])
-    grams = v @ v.T, z @ z.T
-    both, spreads = [], []
-    for rows in p.split(max(1, (_DEVICE_CHUNK if p.is_cuda else _CHUNK) // len(v) ** 2)):
-        centred = []
-        for gram in grams:
-            cross = rows @ gram
-            centre = (cross * rows).sum(1)
-            centred.append(gram - cross[:, :, None] - cross[:, None, :] + centre[:, None, None])
-        mass = rows[:, :, None] * rows[:, None, :]
-        both.append((mass * centred[0] * centred[1]).sum((1, 2)).clamp_min(0).sqrt())
-        spreads.append((mass * centred[0] ** 2).sum((1, 2)).clamp_min(0).sqrt())
-    return torch.cat(both), torch.cat(spreads)
+    r"""Upper bounds of the Frobenius norms of Cov_i(v, z) and of Cov_i(v) ``[…, m]``, to six digits.
+
+    With the Gram matrices G, H of v, z, :math:`a = Gp, b = Hp`, S the sum of a row p, the square of the norm is
+
+    .. math:: \sum_{jk}p_jp_k(G_{jk} - a_j - a_k + p^\top a)(H_{jk} - b_j - b_k + p^\top b)
+              = p^\top(G\circ H)p - 2(2-S)\,p^\top(a\circ b) + (2-S)^2\,p^\top a\;p^\top b ,
+
+    products of matrices that all rows share; their rounding is added. Rows of which it would be more than a millionth
+    (nearly all weight on one token) are summed term by term. No d × d matrix is made. O(n² (m + d)).
+    """
+    heads, (m, n) = p.shape[:-2], p.shape[-2:]
+    p, v, z = p.reshape(-1, m, n), v.reshape(-1, n, v.shape[-1]), z.reshape(-1, n, z.shape[-1])
+    grams = v @ v.mT, z @ z.mT
+    crosses = [p @ gram for gram in grams]
+    centres = [(cross * p).sum(-1) for cross in crosses]
+    excess, norms = 2 - p.sum(-1), []
+    for other in (1, 0):
+        square = ((p @ (grams[0] * grams[other])) * p).sum(-1)
+        square = square - 2 * excess * (p * crosses[0] * crosses[other]).sum(-1)
+        square = square + excess**2 * centres[0] * centres[other]
+        sizes = [grams[side].abs().amax((-2, -1)) for side in (0, other)]
+        rounding = (32 * (n + v.shape[-1] + z.shape[-1]) * torch.finfo(p.dtype).eps * sizes[0] * sizes[1])[:, None]
+        norm = (square.clamp_min(0) + rounding).sqrt()
+        per = max(1, (_DEVICE_CHUNK if p.is_cuda else _CHUNK) // n**2)
+        for index in (square < 1e6 * rounding).nonzero().split(per):
+            head, row = index.T
+            weights, terms = p[head, row], []
+            for side in (0, other):
+                cross = crosses[side][head, row]
+                terms.append(
+                    grams[side][head] - cross[:, :, None] - cross[:, None, :] + centres[side][head, row, None, None]
+                )
+            mass = weights[:, :, None] * weights[:, None, :]
+            norm[head, row] = (mass * terms[0] * terms[1]).sum((1, 2)).clamp_min(0).sqrt()
+        norms.append(norm)
+    return norms[0].reshape(*heads, m), norms[1].reshape(*heads, m)
 
 
 def _distances(x: Tensor, y: Tensor, ground: float) -> Tensor:
