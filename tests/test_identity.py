@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from lisse.data.augmentation import CropFlip
 from lisse import identity
+from lisse.data.augmentation import CropFlip
 from lisse.identity import checksum, class_source, function_identity, tensor_identity
 
 SCRIPT = """

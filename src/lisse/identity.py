@@ -52,8 +52,8 @@ def checksum(tensor: Tensor) -> Tensor:
     size = values.element_size()
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
     words = values.view(kinds.get(size, torch.int32))
-    whole = len(words) // _WIDTH
-    parts = [*words[: whole * _WIDTH].view(-1, _WIDTH).split(2**24 // _WIDTH), words[None, whole * _WIDTH :]]
+    rows = len(words) // _WIDTH
+    parts = [*words[: rows * _WIDTH].view(-1, _WIDTH).split(2**24 // _WIDTH), words[None, rows * _WIDTH :]]
     columns = _odd(_WIDTH, words.device)
     sums = torch.cat(
         [torch.stack([(part * column[: part.shape[1]]).sum(1) for column in columns]) for part in parts], 1

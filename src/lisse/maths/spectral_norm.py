@@ -177,10 +177,10 @@ def _ritz(batch: Tensor, steps: int) -> Tensor:
     for k in range(steps):
         basis[..., k : k + 1] = vector
         image = images[..., k : k + 1] = batch @ vector
-        known = basis[..., : k + 1]
+        vectors = basis[..., : k + 1]
         residual = image
         for _ in range(2):
-            residual = torch.baddbmm(residual, known, known.mH @ residual, alpha=-1)
+            residual = torch.baddbmm(residual, vectors, vectors.mH @ residual, alpha=-1)
         length = torch.linalg.vector_norm(residual, dim=1, keepdim=True)
         least = 1e-14 * image.abs().amax((1, 2), keepdim=True)
         if not batch.is_cuda and bool((length <= least).all()):  # a GPU would wait; vectors from here on are zero

@@ -217,11 +217,11 @@ class _Survey:
     @cached_property
     def mixed(self) -> set[tuple[str, int, str]]:
         """The places where two samples alone are others than among three: a device is asked once for all of them."""
-        places: dict[torch.dtype, list[Tap]] = defaultdict(list)
+        groups: dict[torch.dtype, list[Tap]] = defaultdict(list)
         for tap in self.taps.values():
-            places[tap.dtype].append(tap)
+            groups[tap.dtype].append(tap)
         mixed: set[tuple[str, int, str]] = set()
-        for taps in places.values():
+        for taps in groups.values():
             rows = [[self.sketch(tap, traced).rows(tap.axis)[:2] for tap in taps] for traced in (self.two, self.three)]
             two, three = (torch.cat([values.reshape(-1).to(side[0].device) for values in side]) for side in rows)
             different = (~torch.isclose(two, three, rtol=1e-2, atol=1e-4, equal_nan=True)).cumsum(0).cpu()

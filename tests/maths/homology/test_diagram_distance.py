@@ -358,7 +358,7 @@ def test_both_ways_to_match_give_the_dense_solvers_cost(kind, p):
     loops = pytest.importorskip("lisse.maths.homology.loops", reason="compiled matchings need numba (lisse[fast])")
     begins, columns, weights = loops.savings.py_func(cost, *alone)
     assert (begins[-1], columns.tolist(), weights.tolist()) == (len(i), j.tolist(), (cost[i, j] - alone[1][j]).tolist())
-    column = loops.partners.py_func(begins, columns, weights, alone[0], len(b))
+    column = loops.matched_columns.py_func(begins, columns, weights, alone[0], len(b))
     pairs = np.flatnonzero(column >= 0), column[column >= 0]
     assert len(set(pairs[1].tolist())) == len(pairs[1])
     assert matching._total(pairs, cost, *alone) == pytest.approx(expected, rel=1e-12, abs=1e-15)

@@ -62,7 +62,7 @@ def savings(cost: Any, alone_a: Any, alone_b: Any) -> tuple[Any, Any, Any]:  # p
 
 
 @_compiled
-def partners(
+def matched_columns(
     begins: Any, columns: Any, weights: Any, alone: Any, m: int
 ) -> Any:  # pragma: no cover - runs as machine code
     """The column ``[n]`` that each row has in a cheapest matching, or -1 where it pays what it costs ``alone``.

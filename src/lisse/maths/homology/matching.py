@@ -111,7 +111,7 @@ def _assignment(a: np.ndarray, b: np.ndarray, p: float, ground: float, share: fl
     compiled, bars = loops("lisse.maths.homology.loops"), len(a) + len(b)
     if compiled is not None:
         begins, columns, weights = compiled.savings(cost, alone_a, alone_b)
-        column = compiled.partners(begins, columns, weights, alone_a, len(b))
+        column = compiled.matched_columns(begins, columns, weights, alone_a, len(b))
         total = _total((np.flatnonzero(column >= 0), column[column >= 0]), cost, alone_a, alone_b)
         largest = max(weights.max(initial=0.0), alone_a.max(), alone_b.max())
         if bars * largest * 2.0**-_BITS <= _ROUNDING * total:
