@@ -309,6 +309,92 @@ def other_activation(family: Family, model: nn.Module, block: str, generator: to
     setattr(model.get_submodule(parent), name, nn.SiLU() if smooth else nn.GELU())
 
 
+def answering(key: str, change: Callable[[Tensor], Tensor]) -> Callable[..., None]:
+    """A module whose answer is changed on its way."""
+
+    def plant(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+        spot(family, model, key, block).register_forward_hook(lambda _, args, output: change(output))
+
+    return plant
+
+
+def through(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    return lambda values: values.to(dtype).to(values.dtype)
+
+
+def left_on(values: Tensor) -> Tensor:
+    return nn.functional.dropout(values, 0.02, training=True)
+
+
+class QuickGelu(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1.702 * x).sigmoid()
+
+
+def quick_gelu(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+    parent, _, name = family.spots["activation"].format(block).rpartition(".")
+    if "gelu" not in type(spot(family, model, "activation", block)).__name__.lower():
+        raise NotImplementedError
+    setattr(model.get_submodule(parent), name, QuickGelu())
+
+
+def stored_in_bfloat16(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+    for weight in model.get_submodule(block).parameters():
+        weight.copy_(weight.bfloat16())
+
+
+def exchanged(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+    """A block and the next one in each other's place, where they are of one shape."""
+    index = family.blocks.index(block) + 1
+    if index == len(family.blocks):
+        raise NotImplementedError
+    parts = [model.get_submodule(name) for name in (block, family.blocks[index])]
+    first, second = (dict(part.state_dict()) for part in parts)
+    if any(first[name].shape != second[name].shape for name in first):
+        raise NotImplementedError
+    first = {name: value.clone() for name, value in first.items()}
+    parts[0].load_state_dict(second)
+    parts[1].load_state_dict(first)
+
+
+def masked_otherwise(mask: Callable[[Tensor], Tensor | None]) -> Callable[..., None]:
+    """Attention of a block that is given another mask, made of its states ``[n, t, d]``."""
+
+    def plant(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            states = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim == 3)
+            rest = list(args[1:])
+            if len(args) > 1:
+                rest[0] = mask(states)
+                return (args[0], *rest), kwargs
+            return args, kwargs | {"attention_mask": mask(states)}
+
+        spot(family, model, "scaled", block).register_forward_pre_hook(before, with_kwargs=True)
+
+    return plant
+
+
+class OneSided(nn.Conv2d):
+    """A convolution that pads at the end alone, as those of other frameworks do with a stride."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.conv2d(nn.functional.pad(x, (0, 2, 0, 2)), self.weight, self.bias, self.stride)
+
+
+def one_sided(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+    spot(family, model, "convolution", block).__class__ = OneSided
+
+
+def rare_token(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
+    """The embedding of a token that is in a quarter of the sentences."""
+    if not isinstance(family.data, dict):
+        raise NotImplementedError
+    ids = family.data["input_ids"]
+    shares = {int(token): float((ids == token).any(1).float().mean()) for token in ids.unique()}
+    token = min(shares, key=lambda token: abs(shares[token] - 0.25))
+    spot(family, model, "embedding", block).weight[token].mul_(0.5)
+
+
 def rotary(family: Family, model: nn.Module, block: str, generator: torch.Generator) -> None:
     module: Any = spot(family, model, "rotary", block)
     size = 2 * len(module.inv_freq)
@@ -361,6 +447,15 @@ def by_way_of(begin: Callable[[], Any], end: Callable[[Any], Any]) -> Callable[.
         model.register_forward_hook(after)
 
     return plant
+
+
+def autocast(dtype: torch.dtype) -> Callable[..., None]:
+    def begin() -> Any:
+        context = torch.autocast("cpu", dtype)
+        context.__enter__()
+        return context
+
+    return by_way_of(begin, lambda context: context.__exit__(None, None, None))
 
 
 def two_threads() -> int:
@@ -416,7 +511,7 @@ def other_size(family: Family, model: Any, block: str, generator: torch.Generato
     model.size = 28
 
 
-FAULTS = (
+FAULTS: tuple[Fault, ...] = (
     Fault("rotary base 500,000", rotary, "attention", "model.layers.0", ("rotary",)),
     Fault("norm epsilon × 100", other_epsilon(100), "norm", needs=("norm",)),
     Fault("norm epsilon × 3", other_epsilon(3), "norm", needs=("norm",)),
@@ -444,6 +539,29 @@ FAULTS = (
     Fault("rank 1 in bfloat16 (MLP)", low_rank("up", 1), "MLP", needs=("up",), dtype=torch.bfloat16),
     Fault("block in 4 bits, in bfloat16", rounded(4), "", needs=("up",), dtype=torch.bfloat16),
     Fault("another activation, in bfloat16", other_activation, "MLP", needs=("up",), dtype=torch.bfloat16),
+    Fault("keys in 8-bit floats", answering("key", through(torch.float8_e4m3fn)), "attention", needs=("key",)),
+    Fault("norm's answer in bfloat16", answering("norm", through(torch.bfloat16)), "norm", needs=("norm",)),
+    Fault("weights of a block stored in bfloat16", stored_in_bfloat16, ""),
+    Fault("sigmoid for GELU", quick_gelu, "MLP", needs=("up", "activation")),
+    Fault("dropout left on, 2 %", answering("activation", left_on), "MLP", needs=("up", "activation")),
+    Fault("two blocks exchanged", exchanged, ""),
+    Fault("padding is looked at", masked_otherwise(lambda states: None), "attention", needs=("scaled", "positions")),
+    Fault(
+        "the future is looked at",
+        masked_otherwise(lambda x: x.new_zeros(1, 1, x.shape[1], x.shape[1])),
+        "attention",
+        needs=("scaled", "rotary"),
+    ),
+    Fault("a convolution padded on one side", one_sided, "convolution", needs=("convolution",)),
+    Fault("a rare token's embedding halved", rare_token, "embedding", "stem", ("embedding", "down", "out")),
+    Fault(
+        "keys in 8-bit floats, in bfloat16",
+        answering("key", through(torch.float8_e5m2)),
+        "attention",
+        needs=("key",),
+        dtype=torch.bfloat16,
+    ),
+    Fault("two blocks exchanged, in bfloat16", exchanged, "", needs=("up",), dtype=torch.bfloat16),
     Fault("positions shifted by one", positions_shifted, "embedding", "stem", ("positions",)),
     Fault("another activation", other_activation, "MLP", needs=("up", "activation")),
     Fault("low-rank change (value)", low_rank("value"), "attention", needs=("value",)),
@@ -457,6 +575,8 @@ FAULTS = (
     Fault("pictures through 28 pixels", other_size, "embedding", "stem", ("picture",)),
 )
 HARMLESS = (
+    Fault("autocast to bfloat16", autocast(torch.bfloat16), ""),
+    Fault("autocast to float16", autocast(torch.float16), ""),
     Fault("nothing", lambda *_: None, ""),
     Fault("bfloat16", lambda family, model, *_: model.bfloat16(), ""),
     Fault("float64", lambda family, model, *_: model.double(), ""),
@@ -572,12 +692,13 @@ def main() -> None:
     """Measure what is not measured yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2, help="networks of every family, by seed")
+    parser.add_argument("--faults", default="", help="only these, by a part of their name, with commas between")
     parser.add_argument("--families", default="", help="only these, by a part of their name, with commas between")
     parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2, as Hugging Face writes it")
     parser.add_argument("--cases", type=Path, default=Path(tempfile.gettempdir()) / "drift-faults.jsonl")
     parser.add_argument("--write", action="store_true", help="benchmarks/results/drift-faults.md")
     options = parser.parse_args()
-    wanted = [word.lower() for word in options.families.split(",") if word]
+    wanted, named = ([word.lower() for word in text.split(",") if word] for text in (options.families, options.faults))
     lines = options.cases.read_text("utf-8").splitlines() if options.cases.exists() else []
     cases = [json.loads(line) for line in lines]
     finished = {(entry["family"], entry["fault"], entry["seed"]) for entry in cases}
@@ -587,6 +708,8 @@ def main() -> None:
                 continue
             for fault in (*FAULTS, *HARMLESS):
                 if (family.name, fault.name, seed) in finished:
+                    continue
+                if named and not any(word in fault.name.lower() for word in named):
                     continue
                 entry = case(family, fault, seed, fault in HARMLESS)
                 if entry is not None:

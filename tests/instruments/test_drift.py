@@ -253,6 +253,40 @@ def test_noise_is_that_of_another_batch_size_however_few_samples_there_are(n, si
     assert (words, twin.piece_size) == (f"{size} samples at a time", size)
 
 
+def under_autocast(model, dtype):
+    class Cast(type(model)):
+        def forward(self, *args, **kwargs):
+            with torch.autocast("cpu", dtype):
+                return super().forward(*args, **kwargs)
+
+    model.__class__ = Cast
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_is_noise_and_a_fault_under_it_is_found(dtype):
+    a, word = llama(), str(dtype).removeprefix("torch.")
+    b = under_autocast(copy.deepcopy(a), dtype)
+    profile = lisse.drift(a, b, tokens(), instrument=QUICK)
+    assert first(profile) is None, profile.notes[0]
+    assert f"under autocast to {word}" in " ".join(profile.notes)
+    assert value(profile, "drift", "output") > torch.finfo(dtype).eps / 100
+    scaled("model.layers.1.mlp.down_proj.weight", 1.5)(b)
+    assert first(lisse.drift(a, b, tokens(), instrument=QUICK)) == ("model.layers.1", "MLP")
+
+
+def test_where_both_are_cast_noise_is_that_of_float64_which_autocast_leaves_alone():
+    a, b = (under_autocast(llama(), torch.bfloat16) for _ in range(2))
+    scaled("model.layers.1.mlp.down_proj.weight", 1.5)(b)
+    inside = lisse.drift(a, b, tokens(), instrument=QUICK)
+    with torch.autocast("cpu", torch.bfloat16):
+        around = lisse.drift(*(model.float() for model in (llama(), b)), tokens(), instrument=QUICK)
+    for profile in (inside, around):
+        assert first(profile) == ("model.layers.1", "MLP")
+        assert "in float64" in " ".join(profile.notes)
+        assert value(profile, "noise_floor", "model.layers.2") > torch.finfo(torch.bfloat16).eps / 4
+
+
 def test_another_engines_kernels_are_noise():
     class Kernels(nn.Conv2d):  # of PyTorch itself, which add up in another order than oneDNN's
         def forward(self, x):

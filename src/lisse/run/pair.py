@@ -62,6 +62,7 @@ class RunPair:
     forwards: dict[str, int] = field(default_factory=lambda: {"a": 0, "b": 0, "patched": 0})
     twins: list[RunPair] = field(default_factory=list)  # that noise was measured by
     piece_size: int | None = None  # samples of a forward of B, where that is not the batch: what noise is measured by
+    autocast: torch.dtype | None = None  # to which B's forwards are cast
     kernels: bool = False  # whether B's convolutions are by other kernels, which is noise too
     _copies: dict[PairSide, dict[Tap, Tensor]] = field(default_factory=dict, repr=False)  # by :meth:`states`
 
@@ -158,6 +159,8 @@ class RunPair:
             stack.enter_context(tapped(run.model, dict.fromkeys(taps), lambda tap, value: on(tap, value, offset)))
             if side == "b" and self.kernels:
                 stack.enter_context(_other_kernels())
+            if side == "b" and self.autocast is not None:
+                stack.enter_context(torch.autocast(run.device.type, self.autocast))
             for batch in run.data.batches(size, start=start, stop=stop, device=run.device):
                 answers.append(_answers(run.forward(batch.inputs, batch.start), batch.size))
                 offset += batch.size
@@ -183,8 +186,8 @@ class RunPair:
         """The live network (A, where both are) beside itself: otherwise computed, and in another precision; with words.
 
         A third of a batch, where ``n`` samples are looked at; where it convolves in float32 by PyTorch's own kernels,
-        which add up in another order than those of oneDNN and cuDNN; and in the precision of the other side where the
-        two differ, or else in one with more digits.
+        which add up in another order than those of oneDNN and cuDNN; and in the precision of the other side (or under
+        its autocast) where the two differ, or else in one with more digits, which autocast leaves alone.
         """
         side: PairSide = "a" if self.is_live("a") else "b"
         if not self.is_live(side):
@@ -200,14 +203,19 @@ class RunPair:
         if dtype_of(run.model).itemsize > 2 and any(isinstance(part, _ConvNd) for part in run.model.modules()):
             self.twins.append(RunPair(run, run, names, layers, kernels=True))
             yield "by other kernels", self.twins[-1]
-        precision, opposite = dtype_of(run.model), recorded_dtype(other)
-        dtype = opposite if opposite != precision else _FINER.get(precision, precision)
-        if dtype == precision:
+        precision, opposite, cast = dtype_of(run.model), recorded_dtype(other), autocast_of(other)
+        if cast == autocast_of(run):
+            cast = None
+        dtype = opposite if opposite != precision else precision if cast else _FINER.get(precision, precision)
+        if dtype == precision and cast is None:
             return
-        twin = copy.copy(run)  # the same run in all but the network, which is a copy in another precision
-        twin.model = copy.deepcopy(run.model).to(dtype)
-        self.twins.append(RunPair(run, twin, names, layers))
-        yield f"in {str(dtype).removeprefix('torch.')}", self.twins[-1]
+        twin = run
+        if dtype != precision:
+            twin = copy.copy(run)  # the same run in all but the network, which is a copy in another precision
+            twin.model = copy.deepcopy(run.model).to(dtype)
+        self.twins.append(RunPair(run, twin, names, layers, autocast=cast))
+        words = "in {}" if cast is None else "under autocast to {}"
+        yield words.format(str(cast or dtype).removeprefix("torch.")), self.twins[-1]
 
     # -- what a run does for an instrument -----------------------------------------------------------------------------
 
@@ -274,6 +282,25 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 def recorded_dtype(run: Run) -> torch.dtype:
     """The precision of a network, or of what was recorded of one."""
     return run.taps[-1].dtype if isinstance(run.model, Recorded) else dtype_of(run.model)
+
+
+def autocast_of(run: Run) -> torch.dtype | None:
+    """The precision to which a network casts inside its forward, or a person around all of this; of two samples."""
+
+    def cast() -> torch.dtype | None:
+        dtypes: list[torch.dtype] = []
+        kind = run.device.type
+
+        def on(tap: Tap, activation: Tensor) -> None:
+            if torch.is_autocast_enabled(kind):
+                dtypes.append(torch.get_autocast_dtype(kind))
+
+        (batch,) = run.data.batches(2, stop=min(2, len(run)), device=run.device)
+        with still(run.model, statistics=run.statistics, seed=run.seed), tapped(run.model, run.taps[1:], on):
+            run.forward(batch.inputs, batch.start)
+        return dtypes[0] if dtypes else None
+
+    return None if isinstance(run.model, Recorded) else run.once("autocast", cast)
 
 
 def _answers(output: Any, count: int) -> dict[str, Tensor]:

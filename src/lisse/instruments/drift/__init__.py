@@ -33,7 +33,7 @@ from lisse.networks.recorded import Recorded
 from lisse.profile import Chart, Line, Panel, Part, Profile, Quantity, Row, Value
 from lisse.progress import Bar, Listener
 from lisse.run import Instrument, Order, Run, RunPair, level_option, option, profile_of_pair
-from lisse.run.pair import recorded_dtype
+from lisse.run.pair import autocast_of, recorded_dtype
 from lisse.run.rows import Layer, clouds_row, largest_row, sample_row, value_row
 from lisse.taps import Tap, is_shortage
 
@@ -420,7 +420,8 @@ def _spot(pair: RunPair, name: str) -> Tap:
 
 def _least(pair: RunPair) -> float:
     """The least relative difference that a precision can tell: a quarter of what the coarser of both rounds by."""
-    return max(torch.finfo(recorded_dtype(run)).eps for run in (pair.a, pair.b)) / 4
+    dtypes = [dtype for run in (pair.a, pair.b) for dtype in (recorded_dtype(run), autocast_of(run)) if dtype]
+    return max(torch.finfo(dtype).eps for dtype in dtypes) / 4
 
 
 def _nonfinite(pair: RunPair, numbers: Mapping[str, Tensor]) -> list[str]:
