@@ -413,11 +413,44 @@ def test_other_vocabularies_and_shapes_are_a_plain_sentence():
     narrow.resize_token_embeddings(8)
     with pytest.raises(ValueError, match="vocabulary may be smaller"):
         lisse.drift(a, narrow, tokens(), instrument=QUICK)
-    wide = llama(seed=1)
-    wide.resize_token_embeddings(60)
-    assert any("they have other shapes" in note for note in lisse.drift(a, wide, tokens(), instrument=QUICK).notes)
+    two, three = (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, classes)) for classes in (2, 3))
+    profile = lisse.drift(two, three, torch.randn(20, 4), instrument=QUICK)
+    assert any("they have other shapes" in note for note in profile.notes)
     with pytest.raises(ValueError, match="data must be given"):
         lisse.drift(a, a)
+
+
+def test_of_vocabularies_that_were_lengthened_what_both_have_is_compared():
+    a = llama()
+    b = copy.deepcopy(a)
+    scaled("model.layers.1.mlp.down_proj.weight")(b)
+    alone = lisse.drift(a, b, tokens(), instrument=QUICK)
+    b.resize_token_embeddings(48, mean_resizing=False)
+    for pair, words in (((a, b), "A answers 40 numbers and B 48"), ((b, a), "A answers 48 numbers and B 40")):
+        profile = lisse.drift(*pair, tokens(), instrument=QUICK)
+        assert any(f"{words}: the first 40 of both are compared" in note for note in profile.notes)
+        assert first(profile) == ("model.layers.1", "MLP")
+        assert value(profile, "drift", "output") == pytest.approx(value(alone, "drift", "output"), rel=0.1)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_where_some_samples_are_not_finite_all_that_others_say_is_measured(swap):
+    a = llama()
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b.model.embed_tokens.weight[20] = torch.nan  # no noise does that, however few samples have the token
+    pair = (b, a) if swap else (a, b)
+    look = dataclasses.replace(QUICK, likeness=True, alone=True)
+    profile = lisse.drift(*pair, tokens(), instrument=look)
+    assert profile.notes[0] == "B parts from A at stem, in its embedding, in 5 of 24 samples."
+    assert value(profile, "parting", "stem") == 0
+    assert value(profile, "parting", "model.layers.0") == 1
+    for quantity, layer in (("drift", ""), ("token_distance", ""), ("alone", ""), ("attention_change", ".self_attn")):
+        at = {"p": 1.0} if quantity == "token_distance" else {}
+        assert value(profile, quantity, f"model.layers.1{layer}", **at) == 0
+    both = lisse.drift(b, copy.deepcopy(b), tokens(), instrument=look)
+    assert "B does not part from A" in both.notes[0]
+    assert any("and 5 in neither" in note for note in both.notes)
 
 
 def test_an_interrupted_comparison_goes_on_and_gives_the_same(tmp_path):

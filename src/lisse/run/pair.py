@@ -64,6 +64,7 @@ class RunPair:
     piece_size: int | None = None  # samples of a forward of B, where that is not the batch: what noise is measured by
     autocast: torch.dtype | None = None  # to which B's forwards are cast
     kernels: bool = False  # whether B's convolutions are by other kernels, which is noise too
+    columns: int | None = None  # of the answers, where one has more of them than the other: those that both have
     _copies: dict[PairSide, dict[Tap, Tensor]] = field(default_factory=dict, repr=False)  # by :meth:`states`
 
     def __post_init__(self) -> None:
@@ -74,6 +75,11 @@ class RunPair:
             )
         if not self.layers:
             self.layers, self.notes = matched(self.a, self.b, self.names)
+        first, second = (run.taps[-1].shape if run.taps[-1].role == "output" else () for run in (self.a, self.b))
+        if first != second and len(first) > 1 and first[:-1] == second[:-1]:  # tokens, and no other classes
+            self.columns = min(first[-1], second[-1])
+            words = f"{self.names[0]} answers {first[-1]} numbers and {self.names[1]} {second[-1]}"
+            self.notes = (*self.notes, f"{words}: the first {self.columns} of both are compared.")
 
     def __len__(self) -> int:
         return len(self.b)
@@ -164,7 +170,10 @@ class RunPair:
             for batch in run.data.batches(size, start=start, stop=stop, device=run.device):
                 answers.append(_answers(run.forward(batch.inputs, batch.start), batch.size))
                 offset += batch.size
-        return {name: torch.cat([part[name] for part in answers]) for name in answers[0]}
+        joined = {name: torch.cat([part[name] for part in answers]) for name in answers[0]}
+        if self.columns is not None and "answer" in joined:
+            joined["answer"] = joined["answer"][..., : self.columns]
+        return joined
 
     def mask(self, start: int, stop: int) -> Tensor | None:
         """Which tokens count ``[n, t]``, on the device of the run: padding is not data. ``None`` where all do."""

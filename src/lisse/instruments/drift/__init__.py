@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ from lisse.profile import Chart, Line, Panel, Part, Profile, Quantity, Row, Valu
 from lisse.progress import Bar, Listener
 from lisse.run import Instrument, Order, Run, RunPair, level_option, option, profile_of_pair
 from lisse.run.pair import autocast_of, recorded_dtype
-from lisse.run.rows import Layer, clouds_row, largest_row, sample_row, value_row
+from lisse.run.rows import At, Layer, clouds_row, largest_row, sample_row, value_row
 from lisse.taps import Tap, is_shortage
 
 #: Numbers of clouds: their key, the quantity, its coordinates.
@@ -206,11 +207,8 @@ class Drift(Instrument):
         if self.alone and pair.is_live("a") and pair.is_live("b"):
             count = pair.take(self.swaps)
             values = pair.blocks(self, "alone", count, lambda start, stop: singles(pair, start, stop), pair.step(taps))
-            rows += [
-                sample_row("alone", values[f"alone/{layer.name}"], layer,
-                           generator=pair.generator(f"alone {layer.name}"), level=self.level)
-                for layer in pair.alike
-            ]  # fmt: skip
+            for layer in pair.alike:
+                rows += self._row(pair, f"alone {layer.name}", "alone", values[f"alone/{layer.name}"], layer)
         drift = next((row for row in rows if row.quantity == "drift" and row.layer == pair.output), None)
         order = [quantity.name for quantity in self.QUANTITIES]
         rows.sort(key=lambda row: order.index(row.quantity))
@@ -226,11 +224,20 @@ class Drift(Instrument):
             self, "attention", pair.take(FEW_TOKENS), functools.partial(attention_differences, pair),
             pair.step(list(taps.values())),
         )  # fmt: skip
-        return [
-            sample_row("attention_change", values[f"maps/{name}"], tap, generator=pair.generator(f"maps {name}"),
-                       level=self.level)
-            for name, tap in taps.items() if f"maps/{name}" in values
-        ]  # fmt: skip
+        names = [name for name in taps if f"maps/{name}" in values]
+        rows = [
+            self._row(pair, f"maps {name}", "attention_change", values[f"maps/{name}"], taps[name]) for name in names
+        ]
+        return list(itertools.chain(*rows))
+
+    def _row(
+        self, pair: RunPair, key: str, quantity: str, values: Tensor, spot: Layer | None, at: At | None = None,
+        least: float = -math.inf,
+    ) -> list[Row]:  # fmt: skip
+        """A row of the samples that are finite; none where none is."""
+        finite = values[values.isfinite()]
+        options: dict[str, Any] = {"generator": pair.generator(key), "level": self.level, "least": least}
+        return [sample_row(quantity, finite, spot, at, **options)] if len(finite) else []
 
     def _first_row(self, pair: RunPair, name: str, parts: Sequence[str], share: Row | None, n: int) -> Row:
         spot, at = _spot(pair, name), {"part": next(iter(parts), "unknown")}
@@ -275,30 +282,21 @@ class Drift(Instrument):
         spots: list[Layer] = [*pair.layers, _spot(pair, pair.output)]
         for spot in spots:
             for quantity in ("drift", "injected", "inherited", "cosine"):
-                values = numbers.get(f"{quantity}/{spot.name}")
-                finite = torch.empty(0) if values is None else values[values.isfinite()]
-                if len(finite):
-                    generator = pair.generator(f"{quantity} {spot.name}")
-                    yield sample_row(quantity, finite, spot, generator=generator, level=self.level)
+                values = numbers.get(f"{quantity}/{spot.name}", torch.empty(0))
+                yield from self._row(pair, f"{quantity} {spot.name}", quantity, values, spot)
             for key, quantity, at in CLOUDS:
                 if (clouds := numbers.get(f"{key}/{spot.name}")) is not None:
                     size = min(n, COMPARED) if key == "aligned" else CLOUD
                     least, most = (-1.0, 1.0) if key == "cka" else (0.0, math.inf)
                     yield clouds_row(quantity, clouds, size, spot, at, level=self.level, least=least, most=most)
             for key, order in (("tokens1", 1.0), ("tokensinf", math.inf)):
-                if (values := numbers.get(f"{key}/{spot.name}")) is not None:
-                    generator = pair.generator(f"{key} {spot.name}")
-                    at = {"p": order}
-                    yield sample_row("token_distance", values, spot, at, generator=generator, level=self.level)
+                values = numbers.get(f"{key}/{spot.name}", torch.empty(0))
+                yield from self._row(pair, f"{key} {spot.name}", "token_distance", values, spot, {"p": order})
             if (floor := floors.get(f"injected/{spot.name}")) is not None:
                 yield largest_row("noise_floor", (self.margin * floor).clamp_min(_least(pair)), "lower", spot)
         for quantity in ("prediction_divergence", "changed_decisions"):
             values = numbers.get(quantity, torch.empty(0))
-            if len(finite := values[values.isfinite()]):
-                yield sample_row(
-                    quantity, finite, _spot(pair, pair.output), generator=pair.generator(quantity), level=self.level,
-                    least=0.0,
-                )  # fmt: skip
+            yield from self._row(pair, quantity, quantity, values, _spot(pair, pair.output), least=0.0)
 
     def _finding(
         self, pair: RunPair, numbers: Mapping[str, Tensor], floors: Mapping[str, Tensor], n: int, notes: list[str]
@@ -321,6 +319,8 @@ class Drift(Instrument):
             hits = (values > floor_of(floor, margin=self.margin, least=_least(pair))).sum(0).tolist()
             layers = [name for name, count in zip(names, hits, strict=True) if count]
             few = (max(hits), n) if layers else None
+        elif layers and 0 < (count := int(numbers[f"broken/injected/{layers[0]}"].sum())) < n and p[layers[0]] == 0:
+            few = (count, n)
         return Finding(layers, (), output_parts, few, bool(names)), p
 
     def _p(
@@ -331,13 +331,19 @@ class Drift(Instrument):
             return []
         values, floor = self._table(numbers, floors, quantity, names)
         margin = self.margin if margin is None else margin
-        return [float(chance) for chance in chances(values, floor, margin=margin, least=_least(pair))]
+        p = chances(values, floor, margin=margin, least=_least(pair))
+        certain = [bool(numbers[f"broken/{quantity}/{name}"].any()) for name in names]  # no noise makes a number none
+        return [0.0 if broken else float(chance) for broken, chance in zip(certain, p, strict=True)]
 
     def _table(
         self, numbers: Mapping[str, Tensor], floors: Mapping[str, Tensor], quantity: str, names: Sequence[str]
     ) -> tuple[Tensor, Tensor]:
-        """Differences ``[n, L]`` and noise ``[m, L]`` of these layers."""
-        values = torch.stack([numbers[f"{quantity}/{name}"] for name in names], 1).nan_to_num(nan=torch.inf)
+        """Differences ``[n, L]`` and noise ``[m, L]`` of these layers; what is finite in neither does not differ."""
+        columns = [numbers[f"{quantity}/{name}"].nan_to_num(nan=0.0, posinf=torch.inf) for name in names]
+        breaks = [numbers[f"broken/{quantity}/{name}"].bool() for name in names]
+        values = torch.stack(
+            [column.masked_fill(broken, torch.inf) for column, broken in zip(columns, breaks, strict=True)], 1
+        )
         silent = torch.zeros(max([len(floor) for floor in floors.values()], default=len(values)), dtype=torch.float64)
         return values, torch.stack([floors.get(f"{quantity}/{name}", silent) for name in names], 1)
 
@@ -362,12 +368,9 @@ class Drift(Instrument):
                 orders = {"both": torch.stack(list(orders.values())).mean(0), **orders}
             spot = _spot(pair, name) if name != "rest" else None
             for order, part in orders.items():
-                finite = part[part.isfinite()]
-                if len(finite):
-                    generator = pair.generator(f"share {name} {order}")
-                    at = {"order": order} if spot else {"order": order, "layers": "all others"}
-                    rows.append(sample_row("output_share", finite, spot, at, generator=generator, level=self.level))
-        if not rows:
+                at = {"order": order} if spot else {"order": order, "layers": "all others"}
+                rows += self._row(pair, f"share {name} {order}", "output_share", part, spot, at)
+        if not any(row.layer for row in rows):
             notes.append("No layer has a share of the change of the answer, for one of the answers is not finite.")
         return rows
 
@@ -395,16 +398,15 @@ class Drift(Instrument):
             floors.append(torch.stack([values.get(key, silent).nan_to_num(0.0) for key in keys], 1))
         floor = torch.stack(floors).amax(0) if floors else torch.zeros(count, len(twins), dtype=torch.float64)
         groups = culprits(pair, name, inner, floor, margin=self.margin, least=_least(pair), level=self.level)
-        rows = []
+        rows: list[Row] = []
         if len(groups) > 1:
             values = pair.blocks(
                 self, f"parts {name}", count, lambda start, stop: effects(pair, name, groups, start, stop), step
             )
-            rows = [
-                sample_row("part_effect", values[f"part/{part}"], _spot(pair, name), {"part": part},
-                           generator=pair.generator(f"part {part}"), level=self.level)
-                for part in groups if bool(values[f"part/{part}"].isfinite().all())
-            ]  # fmt: skip
+            for part in groups:
+                rows += self._row(
+                    pair, f"part {part}", "part_effect", values[f"part/{part}"], _spot(pair, name), {"part": part}
+                )
         largest = max((row.value for row in rows), default=0.0)
         parts = [str(row.at["part"]) for row in rows if row.value >= 0.5 * largest] or list(groups)[:1]
         if parts:
@@ -426,13 +428,12 @@ def _least(pair: RunPair) -> float:
 
 def _nonfinite(pair: RunPair, numbers: Mapping[str, Tensor]) -> list[str]:
     for name in (*[layer.name for layer in pair.alike], pair.output):
-        values = numbers.get(f"drift/{name}", torch.zeros(1))
-        count = int((~values.isfinite()).sum())
-        if count:
-            return [
-                f"From {name} on, {count} of {len(values)} samples are not finite in one of the two (or nothing but "
-                "zeros in the first): averages are over the others."
-            ]
+        values, broken = (numbers.get(f"{key}drift/{name}", torch.zeros(1)) for key in ("", "broken/"))
+        count, both = int(broken.sum()), int((~values.isfinite() & (broken == 0)).sum())
+        if count or both:
+            words = f"{count} of {len(values)} samples are not finite in one of the two"
+            more = f", and {both} in neither (or nothing but zeros in the first)" if both else ""
+            return [f"From {name} on, {words}{more}: averages are over the others."]
     return []
 
 

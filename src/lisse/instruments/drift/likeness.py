@@ -73,17 +73,20 @@ def _distances(gram: Tensor) -> Tensor:
 def token_distances(name: str, a: Tensor, b: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
     """W1 and W∞ between the measures of a sample's tokens, over the mean norm of its tokens in A, of the first samples.
 
-    Solved on the CPU. None where activations are no tokens, more than 128 a sample, or not finite.
+    Solved on the CPU. None where activations are no tokens, or more than 128 a sample; NaN for a sample that is not
+    finite.
     """
     if a.shape != b.shape or a.ndim != 3 or a.shape[1] > MOST_TOKENS:
         return {}
     first, second = (part[:FEW_TOKENS].double().cpu() for part in (a, b))
-    if not bool(torch.isfinite(first).all() and torch.isfinite(second).all()):
-        return {}
     values: dict[str, list[Tensor]] = {"tokens1": [], "tokensinf": []}
     for index, (x, y) in enumerate(zip(first, second, strict=True)):
         if mask is not None and mask.shape[1] == a.shape[1]:
             x, y = x[mask[index]], y[mask[index]]
+        if not bool(x.isfinite().all() and y.isfinite().all()):
+            for distances in values.values():
+                distances.append(x.new_tensor(torch.nan))
+            continue
         size = x.norm(dim=1).mean()
         values["tokens1"].append(ratio(wasserstein(x, y, ground=2), size))
         values["tokensinf"].append(ratio(wasserstein_infinity(x, y), size))

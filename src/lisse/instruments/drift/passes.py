@@ -101,11 +101,16 @@ def _norms(a: Tensor, b: Tensor, forced: Tensor | None, mask: Tensor | None) -> 
 
 
 def _rows(name: str, sizes: Tensor, live: PairSide | None) -> dict[str, Tensor]:
+    """Of norms ``[n, 3 or 5]``; ``broken/…`` is where of the two that are compared one is finite, and not the other."""
     a, b, difference, *split = sizes.unbind(1)
     numbers = {f"drift/{name}": ratio(difference, a), f"cosine/{name}": cosine_of_norms(a, b, difference)}
+    numbers[f"broken/drift/{name}"] = a.isfinite() ^ b.isfinite()
     if split:
         injected, inherited = split if live == "b" else reversed(split)
         numbers |= {f"injected/{name}": ratio(injected, a), f"inherited/{name}": ratio(inherited, a)}
+        source, end = (a, b) if live == "b" else (b, a)  # with neither, nothing is known of what was forced
+        broken = torch.where(source.isfinite(), ~injected.isfinite(), end.isfinite() & inherited.isfinite())
+        numbers[f"broken/injected/{name}"] = broken
     return numbers
 
 
