@@ -315,11 +315,15 @@ class Profile:
         """All notes of all parts, in order."""
         return tuple(note for part in self.parts for note in part.notes)
 
+    def about(self, key: str) -> Mapping[str, Any]:
+        """What the provenance says under ``key`` (``model``, ``data``, ``training``…); empty where that is no table."""
+        card = self.provenance.get(key)
+        return card if isinstance(card, Mapping) else {}
+
     @property
     def name(self) -> str:
         """The model's name, as a legend would show it."""
-        model = self.provenance.get("model")
-        return str(model.get("name", "model")) if isinstance(model, Mapping) else "model"
+        return str(self.about("model").get("name", "model"))
 
     def __getitem__(self, instrument: str) -> Part:
         for part in self.parts:
@@ -331,8 +335,8 @@ class Profile:
         return iter(self.parts)
 
     def __repr__(self) -> str:
-        data = self.provenance.get("data")
-        on = f" on {data.get('name')}" if isinstance(data, Mapping) else ""
+        data = self.about("data")
+        on = f" on {data.get('name')}" if data else ""
         return f"Profile({self.name!r}{on}: {', '.join(map(_short, self.parts)) or 'no parts'})"
 
     # -- where a person looks at it: doors to what stands above, opened when they are used ----------------------------
@@ -543,14 +547,12 @@ def _apart(a: Row, b: Row) -> bool | None:
 
 def order_of(profile: Profile) -> Mapping[str, Any]:
     """In which order a profile's samples were taken; those of before orders were drawn took them as they were given."""
-    order = profile.provenance.get("order")
-    return order if isinstance(order, Mapping) else {"by": "given"}
+    return profile.about("order") or {"by": "given"}
 
 
 def version_of(profile: Profile) -> str:
     """The lisse that made a profile, with a hash of its code where it is known: development versions share a number."""
-    versions = profile.provenance.get("versions")
-    lisse, code = (versions.get(key) for key in ("lisse", "code")) if isinstance(versions, Mapping) else (None, None)
+    lisse, code = (profile.about("versions").get(key) for key in ("lisse", "code"))
     return f"{lisse or '?'} ({code})" if code else str(lisse or "?")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -107,7 +107,7 @@ def _differences(first: Profile, second: Profile) -> Iterator[str]:
     """What besides the model differs, so that a difference of numbers is not put down to the model."""
     from lisse.profile import order_of, tokenizers_apart
 
-    a, b = (data if isinstance(data := profile.provenance.get("data"), Mapping) else {} for profile in (first, second))
+    a, b = (profile.about("data") for profile in (first, second))
     if a.get("fingerprint") != b.get("fingerprint"):
         yield f"the two were measured on different data ({a.get('name', '?')} and {b.get('name', '?')})."
     if (names := tokenizers_apart(a, b)) is not None:

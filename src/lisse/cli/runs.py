@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -76,12 +75,12 @@ def _summary(profile: Any) -> dict[str, Any]:
     from lisse.cli.table import value_text
     from lisse.reporting.page.headline import headline_rows
 
-    data = profile.provenance.get("data")
+    data = profile.about("data")
     sizes = {part.instrument: max((row.n or 0 for row in part.rows), default=0) for part in profile.parts if part.rows}
     return {
         "model": profile.name,
-        "data": str(data.get("name", "?") if isinstance(data, Mapping) else "?"),
-        "samples": data.get("samples") if isinstance(data, Mapping) else None,
+        "data": str(data.get("name", "?")),
+        "samples": data.get("samples"),
         "seed": profile.provenance.get("seed", "?"),
         "date": str(profile.provenance.get("date", "?")),
         "instruments": list(sizes),

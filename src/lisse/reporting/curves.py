@@ -64,8 +64,7 @@ def _ordered(training: Any, function: str) -> list[Profile]:
 
 
 def _moment(profile: Profile, time: Time) -> float | None:
-    training = profile.provenance.get("training")
-    value = training.get(time) if isinstance(training, Mapping) else None
+    value = profile.about("training").get(time)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

@@ -22,8 +22,8 @@ _TEXT = "font-size:12px;line-height:1.4;text-align:left"
 def profile_html(profile: Profile) -> str:
     """The headlines of a profile as a table, and a small curve of every quantity over depth."""
     headline, quantities = headline_rows(profile), profile.quantities
-    data = profile.provenance.get("data")
-    about = [str(data.get("name")), f"{data.get('samples', 0):,} samples"] if isinstance(data, dict) else []
+    data = profile.about("data")
+    about = [str(data.get("name")), f"{data.get('samples', 0):,} samples"] if data else []
     parts = [element("div", element("b", escape(profile.name)), escape(" · ".join(["", *about])))]
     if headline:
         cells = [(label, _value(row), row.kind, f"{row.n:,}", row.layer or row.where(), quantities[row.quantity].says)

@@ -28,9 +28,7 @@ def log_profile(
     layer, ``lisse/layers/QUANTITY/LAYER``; ``figure`` a picture of all quantities over depth. Numbers that are not
     finite are left out. Nothing is opened, closed or sent over the network that the logger would not do itself.
     """
-    training = profile.provenance.get("training")
-    if step is None:
-        step = int(training.get("step", 0)) if isinstance(training, Mapping) else 0
+    step = int(profile.about("training").get("step", 0)) if step is None else step
     target = _open_run() if target is None else target
     numbers = scalars(profile, layers=layers)
     _send(target, numbers, step)

@@ -67,7 +67,8 @@ def listed_profiles(profiles: Profile | Iterable[Profile], function: str) -> lis
 def legend_names(profiles: Sequence[Profile]) -> list[str]:
     """The models' names, told apart by their data, or else by a number, where two are the same."""
     names = [profile.name for profile in profiles]
-    with_data = [f"{name} on {_data(profile)}" for name, profile in zip(names, profiles, strict=True)]
+    data = [profile.about("data").get("name", "") for profile in profiles]
+    with_data = [f"{name} on {where}" for name, where in zip(names, data, strict=True)]
     if len(set(names)) < len(names) and len(set(with_data)) == len(names):
         return [full if names.count(name) > 1 else name for name, full in zip(names, with_data, strict=True)]
     counts: Counter[str] = Counter()
@@ -148,8 +149,3 @@ def in_powers(row: Row) -> Row:
 def words_of(at: Mapping[str, Value]) -> str:
     """Coordinates in one short string."""
     return " ".join(f"{key}={coordinate_text(value)}" for key, value in at.items())
-
-
-def _data(profile: Profile) -> str:
-    data = profile.provenance.get("data")
-    return str(data.get("name", "")) if isinstance(data, Mapping) else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ def _check(members: Sequence[Profile]) -> None:
                 f"joined: profiles must have the same {key}, got others in {members[0].name} and {other.name}. "
                 "Join networks of one architecture, measured on the same samples."
             )
-    weights = [fingerprint for profile in members if (fingerprint := _of(profile, "model").get("fingerprint"))]
+    weights = [fingerprint for profile in members if (fingerprint := profile.about("model").get("fingerprint"))]
     if len(set(weights)) < len(weights):
         raise ValueError(
             "joined: profiles must be of different networks, got the same weights twice. "
@@ -66,7 +66,7 @@ def _check(members: Sequence[Profile]) -> None:
 def _identity(profile: Profile, key: str) -> Any:
     """The data by their fingerprint and, where they are text, their tokens; the layers by names and shapes."""
     if key == "data":
-        data = _of(profile, "data")
+        data = profile.about("data")
         return data.get("fingerprint", data.get("name")), data.get("tokenizer")
     layers = profile.provenance.get("layers")
     return [(layer.get("name"), layer.get("shape")) for layer in layers] if isinstance(layers, list) else None
@@ -115,7 +115,7 @@ def _ends(rows: Sequence[Row]) -> tuple[float | None, float | None]:
 
 
 def _provenance(members: Sequence[Profile], name: str) -> dict[str, Any]:
-    models = [dict(_of(profile, "model")) for profile in members]
+    models = [dict(profile.about("model")) for profile in members]
     weights = [str(model.get("fingerprint")) for model in models]
     model = {
         **models[0],
@@ -128,7 +128,7 @@ def _provenance(members: Sequence[Profile], name: str) -> dict[str, Any]:
     seconds = [profile.provenance.get("seconds") for profile in members]
     if all(isinstance(value, (int, float)) for value in seconds):
         provenance["seconds"] = sum(seconds)
-    scores = [score for profile in members if (score := _of(profile, "score"))]
+    scores = [score for profile in members if (score := profile.about("score"))]
     provenance.pop("score", None)
     if len(scores) == len(members) and all("error" in score for score in scores):
         provenance["score"] = {
@@ -138,8 +138,3 @@ def _provenance(members: Sequence[Profile], name: str) -> dict[str, Any]:
             "n": min(score.get("n", 0) for score in scores),
         }
     return provenance
-
-
-def _of(profile: Profile, key: str) -> Mapping[str, Any]:
-    value = profile.provenance.get(key)
-    return value if isinstance(value, Mapping) else {}

@@ -54,8 +54,7 @@ def time_frame(profiles: Mapping[int, Profile]) -> pd.DataFrame:
 
 def training_of(profile: Profile) -> Mapping[str, Any]:
     """Where in a training a profile was made: ``step``, ``epoch``…; empty for one that was made outside of any."""
-    training = profile.provenance.get("training")
-    return training if isinstance(training, Mapping) else {}
+    return profile.about("training")
 
 
 def file_name(step: int) -> str:

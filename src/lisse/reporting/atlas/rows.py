@@ -99,13 +99,13 @@ def _fits(hint: Any, value: Any) -> bool:
 def atlas_row(profile: Profile, file: str = "") -> AtlasRow:
     """The row of a profile, whoever made it."""
     about = profile.provenance
-    model, data, sweep = (_mapping(about.get(key)) for key in ("model", "data", "sweep"))
+    model, data, sweep = (profile.about(key) for key in ("model", "data", "sweep"))
     version = measured_by(profile)
     weights = str(model.get("weights") or model.get("fingerprint") or "")
     options = [(part.instrument, part.options) for part in profile.parts]
     settings = [about.get(key) for key in ("statistics", "readout", "batch")]
     origin = [data.get("fingerprint"), data.get("samples"), options, settings, version]
-    score = _mapping(about.get("score"))
+    score = profile.about("score")
     numbers = {label: (row.value, row.low, row.high, row.n, row.kind) for label, row in headline_rows(profile).items()}
     error = tuple(score.get(key) for key in ("error", "low", "high", "n"))
     complete = all(isinstance(value, (int, float)) for value in error)
@@ -132,7 +132,7 @@ def atlas_row(profile: Profile, file: str = "") -> AtlasRow:
 
 def measured_by(profile: Profile) -> str:
     """The versions of lisse and of torch that made a profile."""
-    return f"{version_of(profile)}, torch {_mapping(profile.provenance.get('versions')).get('torch', '?')}"
+    return f"{version_of(profile)}, torch {profile.about('versions').get('torch', '?')}"
 
 
 def headline_words(profiles: Iterable[Profile]) -> dict[str, dict[str, str]]:
@@ -267,7 +267,3 @@ def _failure(path: Path) -> AtlasRow:
 def _rounded(value: float) -> float | str:
     """Nine digits: more than any interval has, and enough to see that a number came out the same."""
     return float(f"{value:.9g}") if math.isfinite(value) else number_to_json(value)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

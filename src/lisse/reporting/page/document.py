@@ -131,8 +131,7 @@ def _title(entries: Entries) -> str:
 
 def _model(model: PageModel) -> dict[str, Any]:
     provenance = model.profile.provenance
-    card, skipped = provenance.get("model"), provenance.get("skipped")
-    card = card if isinstance(card, Mapping) else {}
+    card, skipped = model.profile.about("model"), provenance.get("skipped")
     error = test_error(model)
     facts = [
         ("model", card.get("spec") or card.get("class")),
@@ -144,8 +143,7 @@ def _model(model: PageModel) -> dict[str, Any]:
         *((key, provenance.get(key)) for key in ("seed", "device", "date")),
         ("took", f"{provenance['seconds']:,.0f} s" if isinstance(provenance.get("seconds"), (int, float)) else None),
         ("weights", str(card.get("fingerprint"))[:12] if card.get("fingerprint") else None),
-        ("versions", ", ".join(f"{key} {version}" for key, version in provenance["versions"].items())
-         if isinstance(provenance.get("versions"), Mapping) else None),
+        ("versions", ", ".join(f"{key} {version}" for key, version in model.profile.about("versions").items()) or None),
     ]  # fmt: skip
     return {
         "index": model.index,

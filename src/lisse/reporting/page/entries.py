@@ -30,7 +30,7 @@ class PageModel:
     @property
     def fingerprint(self) -> str | None:
         """A hash of the weights, where the profile has one."""
-        return _of(self.profile, "model").get("fingerprint")
+        return self.profile.about("model").get("fingerprint")
 
     @property
     def networks(self) -> int:
@@ -40,7 +40,7 @@ class PageModel:
     @property
     def data(self) -> Mapping[str, Any]:
         """What it was measured on."""
-        return _of(self.profile, "data")
+        return self.profile.about("data")
 
 
 @dataclass(frozen=True)
@@ -131,26 +131,21 @@ def _initial_of(profile: Profile, listed: Sequence[Profile], main: Sequence[Prof
     for index, other in enumerate(listed):
         if _reference(other) in weights and not any(other is model for model in main):  # == would compare arrays
             # Joined networks have the same random networks beside them, each of them once.
-            starts.setdefault(_of(other, "model").get("fingerprint") if len(weights) > 1 else index, other)
+            starts.setdefault(other.about("model").get("fingerprint") if len(weights) > 1 else index, other)
     return tuple(starts.values())
 
 
 def _weights(profile: Profile) -> set[str]:
     """The fingerprints of a profile's network, and of those it was joined from."""
-    cards = (_of(profile, "model"), *_members(profile))
+    cards = (profile.about("model"), *_members(profile))
     return {card["fingerprint"] for card in cards if card.get("fingerprint")}
 
 
 def _members(profile: Profile) -> list[Mapping[str, Any]]:
-    members = _of(profile, "model").get("members")
+    members = profile.about("model").get("members")
     return [member for member in members if isinstance(member, Mapping)] if isinstance(members, list) else []
 
 
 def _reference(profile: Profile) -> Any:
-    reference = _of(profile, "reference")
+    reference = profile.about("reference")
     return reference.get("model") if reference.get("kind") == INITIAL else None
-
-
-def _of(profile: Profile, key: str) -> Mapping[str, Any]:
-    entry = profile.provenance.get(key)
-    return entry if isinstance(entry, Mapping) else {}

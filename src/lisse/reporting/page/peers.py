@@ -90,8 +90,7 @@ def measured_networks() -> tuple[Mapping[str, Any], ...]:
 
 def test_error(model: PageModel) -> float | None:
     """The share of the measured samples that the model gets wrong, where the profile says it."""
-    score = model.profile.provenance.get("score")
-    error = score.get("error") if isinstance(score, Mapping) else None
+    error = model.profile.about("score").get("error")
     return float(error) if isinstance(error, (int, float)) and math.isfinite(error) else None
 
 
