@@ -119,14 +119,9 @@ def _over_time(
 
 
 def _coordinate(ctx: click.Context, text: str) -> tuple[str, Value]:
+    from lisse.data.sources import guessed_value
+
     key, sign, value = text.partition("=")
     if not key or not sign:
         raise click.UsageError(f"--where takes KEY=VALUE, got {text!r}", ctx)
-    if value.lower() in ("true", "false"):
-        return key, value.lower() == "true"
-    for kind in (int, float):
-        try:
-            return key, kind(value)
-        except ValueError:
-            continue
-    return key, value
+    return key, guessed_value(value)

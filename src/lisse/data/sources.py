@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import inspect
 import os
 import re
@@ -31,51 +32,30 @@ class Source(NamedTuple):
     files: Callable[[str, Mapping[str, str]], Sequence[Path]] = lambda split, options: ()
 
 
-def _rings(
-    request: Request, *, n: int = 200, noise: float = 0.001, noise_is: str = "variance", offset: float = 1.0
-) -> Dataset:
-    split, seed = request.one_of("rings", "train", "test"), request.seed or 0
-    return generators.rings(n, noise=noise, noise_is=typing.cast(Any, noise_is), offset=offset, split=split, seed=seed)
+def _drawn(make: Callable[..., Dataset]) -> Callable[..., Dataset]:
+    """A generator as a source: its numbers are the options, its split and seed those of the request."""
 
+    @functools.wraps(make)
+    def load(request: Request, **options: Any) -> Dataset:
+        return make(**options, split=request.one_of(make.__name__, "train", "test"), seed=request.seed or 0)
 
-def _torus(
-    request: Request,
-    *,
-    n: int = 1600,
-    sectors: int = 8,
-    noise: float = 0.001,
-    noise_is: str = "variance",
-    major: float = 2.0,
-    minor: float = 1.0,
-) -> Dataset:
-    return generators.torus(
-        n,
-        sectors=sectors,
-        noise=noise,
-        noise_is=typing.cast(Any, noise_is),
-        major=major,
-        minor=minor,
-        split=request.one_of("torus", "train", "test"),
-        seed=request.seed or 0,
-    )
-
-
-def _stripe(request: Request, *, n: int = 1024, d: int = 30) -> Dataset:
-    return generators.stripe(n, d=d, split=request.one_of("stripe", "train", "test"), seed=request.seed or 0)
-
-
-def _shapes(request: Request, *, n: int = 1000, bend: float = 0.05, clutter: float = 0.25) -> Dataset:
-    split = request.one_of("shapes", "train", "test")
-    return generators.shapes(n, bend=bend, clutter=clutter, split=split, seed=request.seed or 0)
+    numbers = [word for word in inspect.signature(make).parameters.values() if word.name not in ("split", "seed")]
+    load.__signature__ = inspect.Signature([word.replace(kind=word.KEYWORD_ONLY) for word in numbers])  # type: ignore[attr-defined]
+    return load
 
 
 #: Everything that load_data knows by name. A source that takes an argument is written ``name:argument``.
 SOURCES: dict[str, Source] = {
     "digits": Source("digits", "scikit-learn's 8 × 8 digits", embedded.digits),
-    "shapes": Source("shapes?n=1000&bend=0.05", "drawn figures, bent, on clouds of light and dark, 28 × 28", _shapes),
-    "rings": Source("rings?n=200&noise=0.001", "two linked circles in space", _rings),
-    "torus": Source("torus?n=1600&sectors=8", "a torus with nested labels", _torus),
-    "stripe": Source("stripe?n=1024&d=30", "the stripe model: Gaussian points, one informative direction", _stripe),
+    "shapes": Source(
+        "shapes?n=1000&bend=0.05", "drawn figures, bent, on clouds of light and dark, 28 × 28",
+        _drawn(generators.shapes),
+    ),
+    "rings": Source("rings?n=200&noise=0.001", "two linked circles in space", _drawn(generators.rings)),
+    "torus": Source("torus?n=1600&sectors=8", "a torus with nested labels", _drawn(generators.torus)),
+    "stripe": Source(
+        "stripe?n=1024&d=30", "the stripe model: Gaussian points, one informative direction", _drawn(generators.stripe)
+    ),
     "sentences": Source("sentences?n=200", "made-up masked sentences, paired with their negations", embedded.sentences),
     "mnist": Source(
         "mnist", "handwritten digits, 28 × 28", mnist.mnist,
@@ -274,7 +254,7 @@ def _called(head: str, options: dict[str, str], request: Request) -> tuple[Any, 
     if not callable(factory):
         request.warn_of_no_splits(repr(head))
         return factory, attribute
-    keywords: dict[str, Any] = {name: _guessed(value) for name, value in options.items()}
+    keywords: dict[str, Any] = {name: guessed_value(value) for name, value in options.items()}
     parameters = inspect.signature(factory).parameters
     for name, value in (("split", request.split), ("seed", request.seed), ("tokenizer", request.tokenizer)):
         if name in parameters and name not in keywords and value is not None:
@@ -296,8 +276,8 @@ def _persons_data(head: str) -> Any:
     return persons_object(head, "load_data", advice=f"Did you mean {near[0]!r}?" if near else "")
 
 
-def _guessed(value: str) -> bool | int | float | str:
-    """An option of a person's factory: true and false, integers and numbers as such, else text."""
+def guessed_value(value: str) -> bool | int | float | str:
+    """What a person typed: true and false, integers and numbers as such, else text."""
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     for kind in (int, float):
