@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 import zipfile
-import zlib
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lisse.data import places
-from lisse.data.bounded import AGAIN, check_unpacked
 from lisse.data.dataset import Dataset
 from lisse.data.request import Request
+from lisse.profile_file.container import CEILING, allowance, read_npy, saying
 
 #: Names under which inputs and targets are commonly stored; ``{}`` is the split.
 _PAIRS = (
@@ -45,59 +43,16 @@ def read_npz(path: Path | str) -> dict[str, np.ndarray]:
     if not path.is_file():
         got = "a folder" if path.is_dir() else "nothing there"
         raise FileNotFoundError(f"read_npz: {path} must be a file, got {got}. Check the path.")
-    size = path.stat().st_size
-    arrays: dict[str, np.ndarray] = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
-            check_unpacked("read_npz", path, size, sum(member.file_size for member in members))
-            for member in members:
-                with archive.open(member) as stream:
-                    name = member.filename.removesuffix(".npy")
-                    arrays[name] = _read_npy(stream, member.file_size, f"{path} ({name})")
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        OSError,
-        NotImplementedError,
-        RuntimeError,
-        UnicodeError,
-    ) as error:
-        raise ValueError(f"read_npz: {path} must be a complete .npz file, got {error}. {AGAIN}") from error
-    return arrays
-
-
-def _read_npy(stream: IO[bytes], size: int, label: str) -> np.ndarray:
-    """One .npy member of ``size`` bytes, its header checked against what is there."""
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=10_000)
-        elif version == (2, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream, max_header_size=10_000)
-        else:
-            raise ValueError(f"format version {version}")
-    except Exception as error:  # the header is parsed as Python text, which can fail in any way
-        raise ValueError(f"read_npz: {label} must have a plain .npy header, got {str(error)[:100]}. {AGAIN}") from error
-    if dtype.hasobject or dtype.kind not in "biufc":
-        raise ValueError(
-            f"read_npz: {label} must hold numbers, got dtype {dtype}. Pickled objects are refused: they could run code."
-        )
-    declared = math.prod(shape) * dtype.itemsize
-    if declared > size or any(axis < 0 for axis in shape):
-        raise ValueError(f"read_npz: {label} must hold the {declared:,} bytes of shape {shape}, got {size:,}. {AGAIN}")
-    content = bytearray()
-    while len(content) < declared and (part := stream.read(min(declared - len(content), 1 << 20))):
-        content += part
-    if len(content) < declared:
-        raise ValueError(
-            f"read_npz: {label} must hold the {declared:,} bytes of shape {shape}, got {len(content):,}. {AGAIN}"
-        )
-    if stream.read(1):
-        raise ValueError(f"read_npz: {label} must hold {declared:,} bytes, got more. {AGAIN}")
-    array = np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
-    return array.astype(dtype.newbyteorder("="), copy=False)
+    refusal = f"{path} must be a whole .npz file of numbers (nothing pickled; copy a damaged one again)"
+    with saying("read_npz", refusal), zipfile.ZipFile(path) as archive:
+        members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+        unpacked = sum(member.file_size for member in members)
+        if unpacked > allowance(path.stat().st_size):
+            raise ValueError(f"it must not unpack to more than {allowance(path.stat().st_size):,} bytes")
+        arrays = {member.filename.removesuffix(".npy"): read_npy(archive, member, CEILING) for member in members}
+        if odd := [f"{name} of {array.dtype}" for name, array in arrays.items() if array.dtype.kind not in "biufc"]:
+            raise ValueError(f"it holds {odd[0]}")
+    return {name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in arrays.items()}
 
 
 def npz(

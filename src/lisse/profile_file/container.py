@@ -92,7 +92,7 @@ def unpacked(function: str, path: Path, kind: str, build: Callable[[Any, Fetch],
             def fetch(entry: str) -> np.ndarray:
                 if entry not in entries:
                     raise ValueError(f"the entry {excerpt(entry)} is missing")
-                return _read_npy(packed, entries.pop(entry), max_bytes)
+                return read_npy(packed, entries.pop(entry), max_bytes)
 
             built = build(document, fetch)
             if entries:
@@ -173,7 +173,8 @@ def _check_heading(document: Any, kind: str) -> None:
         )
 
 
-def _read_npy(packed: zipfile.ZipFile, info: zipfile.ZipInfo, max_bytes: int) -> np.ndarray:
+def read_npy(packed: zipfile.ZipFile, info: zipfile.ZipInfo, max_bytes: int) -> np.ndarray:
+    """The array in an entry, its header checked against what is there; objects are refused."""
     with packed.open(info) as stream:
         dtype, order, shape, header = npy_header(stream, info)
         count = math.prod(shape)
