@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from lisse.models import declare
 from lisse.networks.attack import attack_distance
-from lisse.networks.bounds import ball_bounds, certified_radius, lipschitz_radius
-from lisse.networks.bounds.ball import _BENDS
+from lisse.networks.bounds import ball_bounds, certified_radius, lipschitz_radius, tangent
+from lisse.networks.bounds.relaxation import Relaxation
+from lisse.networks.bounds.steps import BENDS, Steps
 from lisse.networks.zoo import build, seeded
 
 
@@ -129,6 +130,42 @@ def test_the_promise_of_the_weights_is_exact_for_two_classes_and_a_lower_estimat
     assert lipschitz_radius(nn.Sequential(nn.Linear(4, 3), nn.Threshold(0.5, 0)), x, y).tolist() == [0.0] * 10
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_where_every_sign_is_sure_the_tangent_is_all(norm):
+    network, x = images(nn.MaxPool2d(2)).double(), points(1, 2, 8, 8).double()
+    matrix = torch.autograd.functional.jacobian(network, x).reshape(3, -1)
+    size = torch.linalg.vector_norm(matrix, ord=1 if norm == "linf" else 2, dim=1)
+    lower, upper = ball_bounds(network, x, 1e-7, norm=norm)
+    torch.testing.assert_close((upper - lower)[0] / 2e-7, size, rtol=1e-3, atol=0)
+
+
+def test_a_deep_network_is_certified_by_its_tangent():
+    with seeded(0):
+        layers = [part for _ in range(10) for part in (nn.Linear(24, 24), nn.ReLU())]
+        network = nn.Sequential(*layers, nn.Linear(24, 3)).eval()
+        for weight in network.parameters():
+            weight.data *= 2.0
+    x = points(4, 24)
+    y = network(x).argmax(1)
+    rough, fine = (certified_radius(network, x, y, norm="l2", largest=9.0, refine=units) for units in (0, 1000))
+    assert bool((fine > 100 * rough).all())
+    assert bool((fine <= attack_distance(network, x, y, norm="l2", largest=9.0, bounds=None)).all())
+
+
+@pytest.mark.parametrize(("sides", "stride"), [(2, 2), (3, 1), (3, 2), ((1, 3), (2, 1))])
+def test_a_maximum_is_made_of_pairs(sides, stride):
+    pool, x = nn.MaxPool2d(sides, stride), points(2, 3, 7, 7).double()
+    steps = Steps(pool, (3, 7, 7))
+    values = {steps.nodes[0]: x}
+    for node in steps.nodes[1:]:
+        parts = [values[part] for part in node.inputs]
+        values[node] = parts[0] + parts[1] if node.kind == "sum" else node.function(parts[0])
+    torch.testing.assert_close(values[steps.end], pool(x), rtol=0, atol=1e-12)
+    lower, upper = ball_bounds(pool, x, 0.3, norm="linf", refine=0)
+    torch.testing.assert_close(lower, pool(x - 0.3), rtol=0, atol=1e-9)
+    torch.testing.assert_close(upper, pool(x + 0.3), rtol=0, atol=1e-9)
+
+
 # --- soundness --------------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +205,32 @@ def test_images_stay_within_the_bounds(pool, eps, norm):
             assert float((upper - lower).max()) < 1e-6
 
 
+@pytest.mark.parametrize("wrap", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
+def test_layers_that_compute_their_weights_stay_within_the_bounds(wrap):
+    with seeded(0):
+        network = nn.Sequential(wrap(nn.Linear(4, 12)), nn.ReLU(), wrap(nn.Linear(12, 3))).eval()
+    x = points(5, 4)
+    lower, upper = ball_bounds(network, x, 0.5, norm="linf", refine=0)
+    network.double()
+    for trial in range(100):
+        output = network(in_ball(x, 0.5, "linf", trial)).detach()
+        assert bool(((lower <= output) & (output <= upper)).all())
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_rounding_that_the_tangent_carries_stays_within_the_bounds(norm, monkeypatch):
+    network, x = images(nn.MaxPool2d(2)), points(2, 2, 8, 8)
+    free = ball_bounds(network, x, 0.05, norm=norm)
+    monkeypatch.setattr(tangent, "_GROWN", -1.0)  # at every node that all goes through
+    assert len(Relaxation(network, (2, 8, 8)).tangents(x, norm)[0].cuts) > 5
+    lower, upper = ball_bounds(network, x, 0.05, norm=norm)
+    torch.testing.assert_close(torch.stack([lower, upper]), torch.stack(free), rtol=1e-6, atol=1e-9)
+    network.double()
+    for trial in range(30):
+        output = network(in_ball(x, 0.05, norm, trial)).detach()
+        assert bool(((lower <= output) & (output <= upper)).all())
+
+
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("kind", [nn.ReLU, nn.GELU])
 def test_certified_is_below_attacked(norm, kind):
@@ -180,13 +243,13 @@ def test_certified_is_below_attacked(norm, kind):
     assert float((certified[reached] / attacked[reached]).median()) > 0.5
 
 
-@pytest.mark.parametrize("kind", _BENDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", BENDS, ids=lambda kind: kind.__name__)
 def test_bends_are_no_smaller_than_the_second_derivative(kind):
     x = torch.linspace(-12, 12, 100_001, dtype=torch.float64, requires_grad=True)
     for module in [kind(), *([nn.GELU(approximate="tanh")] if kind is nn.GELU else [])]:
         (first,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(first.sum(), x)
-        assert float(second.abs().max()) <= _BENDS[kind]
+        assert float(second.abs().max()) <= BENDS[kind]
 
 
 def test_networks_of_the_zoo_and_normalised_models():
@@ -215,6 +278,8 @@ def test_what_has_no_rule_is_refused():
     ):
         with pytest.raises(TypeError, match=words):
             ball_bounds(module, torch.zeros(1, 4), 0.1, norm="l2")
+    with pytest.warns(FutureWarning), pytest.raises(TypeError, match="must have no forward hooks"):
+        ball_bounds(nn.utils.weight_norm(nn.Linear(4, 3)), torch.zeros(1, 4), 0.1, norm="l2")
 
 
 @pytest.mark.parametrize(
