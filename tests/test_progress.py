@@ -190,6 +190,19 @@ def test_a_live_bar_shows_count_and_rate_and_survives_being_closed_twice() -> No
     assert "━" in shown
 
 
+def test_what_failed_is_counted(clock: Clock) -> None:
+    stream = io.StringIO()
+    bar = Bar(stream, every=0.0)
+    bar(Event("sweep", 0, 4, "units"))
+    bar(Event("sweep", 3, 4, "units", failed=2))
+    assert lines(stream)[1] == "sweep: 3 of 4 units, 2 failed"
+    stream = io.StringIO()
+    bar = terminal(stream)
+    bar(Event("sweep", 3, 4, "units", failed=2))
+    bar.close()
+    assert "sweep, 2 failed" in stream.getvalue()
+
+
 def test_live_is_decided_by_the_stream() -> None:
     assert Bar(io.StringIO()).live is False
     assert Bar(io.StringIO(), live=True).live is True

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``task`` has done ``done`` of ``total`` (``None``: not known) ``unit``; or only something to ``say``."""
+    """``task`` has done ``done`` of ``total`` (``None``: unknown) ``unit``, ``failed`` of them; or something to ``say``."""
 
     task: str
     done: float = 0
     total: float | None = None
     unit: str = ""
+    failed: int = 0
     say: str = ""
     level: Literal["info", "warning"] = "info"
 
@@ -156,7 +157,8 @@ class Bar:
             self._bars.start()
         if event.task not in self._tasks:
             self._tasks[event.task] = self._bars.add_task(event.task, total=event.total, unit=event.unit)
-        self._bars.update(self._tasks[event.task], completed=event.done, total=event.total)
+        title = event.task + _failed(event)
+        self._bars.update(self._tasks[event.task], completed=event.done, total=event.total, description=title)
         if not self.keep and event.total is not None and event.done >= event.total:
             self._bars.remove_task(self._tasks.pop(event.task))
 
@@ -175,7 +177,7 @@ class Bar:
         finished = event.total is not None and event.done >= event.total
         rate = (event.done - before) / (instant - start) if instant > start else 0.0
         text = f"{event.task}: {_count(event.done)}" + (f" of {_count(event.total)}" if event.total is not None else "")
-        text += f" {event.unit}" if event.unit else ""
+        text += (f" {event.unit}" if event.unit else "") + _failed(event)
         if rate > 0:
             text += f", {_figure(rate)} {event.unit}/s"
             if event.total is not None and not finished:
@@ -185,6 +187,10 @@ class Bar:
         if finished:
             self._starts.pop(event.task, None)
         return text
+
+
+def _failed(event: Event) -> str:
+    return f", {event.failed:,} failed" if event.failed else ""
 
 
 class _Notebook:

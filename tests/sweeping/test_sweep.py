@@ -97,8 +97,10 @@ def test_a_damaged_profile_and_one_of_other_code_are_measured_again(tmp_path, mo
 
 def test_a_network_that_fails_is_a_row_with_its_reason(tmp_path):
     models = [NETWORK, "zoo:fc2?in_channels=1&size=9&mean=none", "small_sweeps:broken_network"]
-    table = lisse.sweep(small(models=models), out=tmp_path, executor=Inline())
+    events: list[Event] = []
+    table = lisse.sweep(small(models=models), out=tmp_path, executor=Inline(), progress=events.append)
     assert [outcome.status for _, outcome in table] == ["done", "failed", "failed"]
+    assert [event.failed for event in events if not event.say] == [0, 0, 1, 2]
     reasons = [outcome.reason for _, outcome in table.failed]
     assert "64" in reasons[0]
     assert "no network today" in reasons[1]

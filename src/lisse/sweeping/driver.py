@@ -72,6 +72,7 @@ def sweep(
     running, local = _executor(executor, plan, workers, gpus)
     work = functools.partial(finished, folder=str(folder), home=os.getcwd())
     outcomes: dict[str, UnitOutcome] = {}
+    failures = 0
     tell(Event("sweep", 0, len(units), "units"))
     try:
         for unit, outcome in drained(units, work, running, retries=retries):
@@ -79,7 +80,8 @@ def sweep(
             _note_failure(folder / "failures" / f"{unit.key[:16]}.json", unit, outcome, origin)
             if outcome.reason:
                 tell(Event("sweep", say=f"{unit.label} on {unit.data} failed: {outcome.reason}", level="warning"))
-            tell(Event("sweep", len(outcomes), len(units), "units"))
+            failures += not outcome.file
+            tell(Event("sweep", len(outcomes), len(units), "units", failed=failures))
     except KeyboardInterrupt:
         tell(Event("sweep", say=f"what is finished is kept in {folder}: the same command goes on."))
         if local is not None and hasattr(local, "kill"):
