@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``task`` has done ``done`` of ``total`` (``None``: unknown) ``unit``, ``failed`` of them; or something to ``say``."""
+    """``task`` has done ``done`` of ``total`` (``None``: unknown) ``unit``, of which ``failed``; or it has ``say``."""
 
     task: str
     done: float = 0

@@ -23,7 +23,7 @@ def test_a_plan_is_measured_and_the_same_command_goes_on(lisse, folder):
     first = lisse("sweep", "plan.toml", "--out", "out")
     assert first.exit_code == 0, first.output
     assert "failed: tiny_models:sound on digits" in first.stderr
-    assert "1 profiles in" in first.stderr
+    assert "1 profile in" in first.stderr
     again = lisse("sweep", "plan.toml", "--out", "out", "--json")
     rows = [json.loads(line) for line in again.stdout.splitlines()]
     assert [row["status"] for row in rows] == ["whole", "failed"]

@@ -37,4 +37,4 @@ def command(
         saved = atlas(list(sources), out, title=title, reports=reports, table=table, progress=bar)
     if table:
         print(f"Saved {table}, {Path(table).stat().st_size / 1e3:.0f} kB.", file=sys.stderr)
-    print(f"Saved {saved}, {saved.stat().st_size / 1e6:.1f} MB. Open it in a browser.", file=sys.stderr)
+    print(f"Saved {saved}, {saved.stat().st_size / 1e3:,.0f} kB. Open it in a browser.", file=sys.stderr)

@@ -53,7 +53,7 @@ def command(ctx: click.Context, words: tuple[str, ...], out: str, listed: bool, 
     if listed:
         for unit in plan.units:
             print(f"{unit.key[:16]}  {unit.label} on {unit.data}")
-        print(f"{len(plan.units)} units.", file=sys.stderr)
+        print(f"{len(plan.units)} unit{'' if len(plan.units) == 1 else 's'}.", file=sys.stderr)
         return
     options = {key: values[key] for key in ("workers", "executor", "gpus", "retries")}
     with Bar() as bar, arguments(ctx, "executor", "workers", "device"):
@@ -93,7 +93,7 @@ def print_sweep(table: Any, as_json: bool) -> None:
         for (family, data), rows in groups.items():
             counts = Counter("failed" if row["file"] is None else row["status"] for row in rows)
             errors = sorted(row["error"] for row in rows if row["error"] is not None)
-            span = f"{number_text(errors[0], 3)} … {number_text(errors[-1], 3)}" if errors else ""
+            span = " … ".join(dict.fromkeys(number_text(error, 3) for error in (errors[:1] + errors[-1:])))
             seconds = sum(row["seconds"] for row in rows)
             cells.append([family, data, str(counts["done"]), str(counts["whole"]), str(counts["failed"]), span,
                           number_text(seconds, 3)])  # fmt: skip
@@ -102,6 +102,6 @@ def print_sweep(table: Any, as_json: bool) -> None:
     sys.stdout.flush()
     for unit, outcome in table.failed:
         print(printable(f"lisse: failed: {unit.label} on {unit.data}: {outcome.reason}"), file=sys.stderr)
-    print(
-        f"{len(table.finished)} profiles in {table.folder / 'profiles'}, {len(table.failed)} failed.", file=sys.stderr
-    )
+    count = len(table.finished)
+    words = f"{count} profile{'' if count == 1 else 's'} in {table.folder / 'profiles'}, {len(table.failed)} failed."
+    print(words, file=sys.stderr)

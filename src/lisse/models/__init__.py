@@ -21,7 +21,7 @@ from lisse.models.huggingface import huggingface_model
 from lisse.models.room import check_room
 from lisse.models.sound import Heard
 from lisse.models.specs import Spec, parse
-from lisse.models.vision import from_timm, from_torchvision
+from lisse.models.vision import check_timm, check_torchvision, from_timm, from_torchvision
 from lisse.models.weights import fitted, load_weights, metadata, read_weights
 from lisse.networks import zoo
 from lisse.networks.recorded import Recorded
@@ -95,8 +95,8 @@ def load_model(spec: str, *, device: str | torch.device = "cpu") -> nn.Module:
 def check_spec(spec: str) -> None:
     """Raise what :func:`load_model` would about a spec, as far as it can be told without weights.
 
-    A network of the zoo is built without memory, a person's factory is imported and its arguments are looked at, and
-    files must be there. What timm, torchvision and Hugging Face know by name is not asked for.
+    A network of the zoo is built without memory, a person's factory is imported and its arguments are looked at, timm
+    and torchvision are asked for the name, and files must be there. What a hub has is not asked.
     """
     parsed = parse(spec)
     options = {key: value for key, value in parsed.options.items() if key != "weights"}
@@ -110,6 +110,10 @@ def check_spec(spec: str) -> None:
     if parsed.hub == "zoo":
         with torch.device("meta"):
             _from_zoo(parsed.name, options, None)
+    elif parsed.hub == "timm":
+        check_timm(parsed.name)
+    elif parsed.hub == "torchvision":
+        check_torchvision(parsed.name)
     elif parsed.hub == "factory":
         with importable_folder():
             factory = persons_object(parsed.name, "load_model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -23,10 +24,7 @@ def from_timm(name: str, options: dict[str, Any]) -> tuple[nn.Module, Preprocess
     """
     timm = extra("timm", "timm", "load_model")
     pretrained, seed, network, arguments = _split_options(options)
-    if not timm.is_model(name.split(".")[0]) and not name.startswith("hf_hub:") and not name.startswith("hf-hub:"):
-        near = timm.list_models(f"*{name}*")[:4]
-        advice = f"Did you mean {' or '.join(near)}?" if near else "timm.list_models() lists them."
-        raise ValueError(f"load_model: timm:NAME must name a model of timm {timm.__version__}, got {name!r}. {advice}")
+    check_timm(name)
     published = timm.get_pretrained_cfg(name, allow_unregistered=True) if ":" not in name else None
     if pretrained and not network and published is not None and not published.hf_hub_id and published.url:
         _check_cached(f"timm:{name}", published.url)
@@ -55,11 +53,7 @@ def from_torchvision(name: str, options: dict[str, Any]) -> tuple[nn.Module, Pre
     """
     models = extra("torchvision.models", "torchvision", "load_model")
     pretrained, seed, network, arguments = _split_options(options)
-    names = models.list_models(module=models)
-    if name not in names:
-        near = [n for n in names if name.lower() in n][:4]
-        advice = f"Did you mean {' or '.join(near)}?" if near else "torchvision.models.list_models() lists them."
-        raise ValueError(f"load_model: torchvision:NAME must name a classifier, got {name!r}. {advice}")
+    check_torchvision(name)
     weights = models.get_model_weights(name).DEFAULT
     if pretrained and not network:
         _check_cached(f"torchvision:{name}", weights.url)
@@ -69,6 +63,28 @@ def from_torchvision(name: str, options: dict[str, Any]) -> tuple[nn.Module, Pre
     side = int(transform.crop_size[0])
     count = arguments.get("num_classes", len(weights.meta["categories"]))
     return model, ((3, side, side), tuple(transform.mean), tuple(transform.std)), count
+
+
+def check_timm(name: str) -> None:
+    """Raise unless timm knows a model of this name, or it is one of a hub."""
+    timm = extra("timm", "timm", "load_model")
+    if not timm.is_model(name.split(".")[0]) and not name.startswith(("hf_hub:", "hf-hub:")):
+        advice = _near(name, timm.list_models()) or "timm.list_models() lists them."
+        raise ValueError(f"load_model: timm:NAME must name a model of timm {timm.__version__}, got {name!r}. {advice}")
+
+
+def check_torchvision(name: str) -> None:
+    """Raise unless torchvision has a classifier of this name."""
+    models = extra("torchvision.models", "torchvision", "load_model")
+    names = models.list_models(module=models)
+    if name not in names:
+        advice = _near(name, names) or "torchvision.models.list_models() lists them."
+        raise ValueError(f"load_model: torchvision:NAME must name a classifier, got {name!r}. {advice}")
+
+
+def _near(name: str, names: list[str]) -> str:
+    near = [other for other in names if name.lower() in other][:4] or difflib.get_close_matches(name.lower(), names, 3)
+    return f"Did you mean {' or '.join(near)}?" if near else ""
 
 
 def _check_cached(spec: str, url: str) -> None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
+
 from lisse.data.sources import check_data
 from lisse.instruments import ALL
 from lisse.instruments.by_name import kinds_named
@@ -75,6 +77,10 @@ def plan_of(value: SweepPlan | Mapping[str, Any] | str | Path) -> SweepPlan:
         "limit": _count(value, "limit", None),
     }
     parse_bytes(shared["memory"])
+    try:
+        torch.device(shared["device"])
+    except RuntimeError as error:
+        raise ValueError(f"sweep: device must be one that torch knows, got {shared['device']!r}. Use cpu.") from error
     seeds, data = _seeds(value.get("seeds", [0]), "seeds"), _texts(value.get("data", ()), "data")
     models = list(_models(value.get("models", ()), str(value.get("family", ""))))
     trainings = list(_trainings(value.get("trainings", ()), data, str(value.get("family", ""))))
@@ -155,8 +161,11 @@ def _seeds(value: Any, where: str) -> list[int]:
         value = range(int(match[1]), int(match[2]) + 1)
         if value.stop - value.start > MOST_SEEDS:
             raise ValueError(f"sweep: {where} must be at most {MOST_SEEDS:,}, got {value.stop - value.start:,}.")
-    if not isinstance(value, (list, tuple, range)) or not value or not all(type(seed) is int for seed in value):
-        raise ValueError(f"sweep: {where} must be whole numbers, got {value!r}. Write {where} = [0, 1] or '0..9'.")
+    sound = isinstance(value, (list, tuple, range)) and all(type(seed) is int and 0 <= seed < 2**63 for seed in value)
+    if not sound or not value:
+        raise ValueError(
+            f"sweep: {where} must be whole numbers from 0, got {value!r}. Write {where} = [0, 1] or '0..9'."
+        )
     return list(value)
 
 

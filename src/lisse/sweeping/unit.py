@@ -236,7 +236,7 @@ def measured(unit: Unit, *, trained: Path | None = None, pieces: Path | None = N
             instruments = unit.measuring()
             profile = profile_of(run, instruments, on_error="note")
             if not profile.rows:
-                raise RuntimeError("nothing was measured: " + (" ".join(profile.notes) or "there are no rows."))
+                raise RuntimeError("nothing was measured: " + (profile.notes or ("there are no rows.",))[0])
             error = measured_score(run, instruments, profile.parts, None)
         finally:
             run.close()
