@@ -104,6 +104,7 @@ def test_other_bytes_in_a_file_are_another_unit(tmp_path):
         (tmp_path / f"{name}.safetensors").write_text(text)
     plan = plan_of(small(models=[str(tmp_path / "*.safetensors")]))
     assert [Path(unit.model).name for unit in plan.units] == ["a.safetensors", "b.safetensors"]
+    assert {unit.family for unit in plan.units} == {str(tmp_path / "*.safetensors")}
     (tmp_path / "a.safetensors").write_text("3 now")
     again = plan_of(small(models=[str(tmp_path / "*.safetensors")]))
     assert [one.key == other.key for one, other in zip(plan.units, again.units, strict=True)] == [False, True]

@@ -52,7 +52,7 @@ class SweepPlan:
 def plan_of(value: SweepPlan | Mapping[str, Any] | str | Path) -> SweepPlan:
     """A plan from a TOML file or a mapping of its form; ``ValueError`` names the field that is wrong, and the nearest.
 
-    ``models`` are specs, globs of checkpoints, or tables of ``model`` and ``family``; ``data`` specs; ``instruments``
+    ``models`` are specs, globs of checkpoints (a family each), or tables of ``model`` and ``family``; ``data`` specs; ``instruments``
     names, with ``options.NAME``, at a ``size`` (default ``quick``); ``seeds`` a list or ``"0..9"``. ``trainings`` are
     tables of ``models``, ``data``, ``recipes`` (names, or tables of ``recipe`` and its changes), ``seeds`` and
     ``family``: every model is trained by every recipe from every seed.
@@ -181,7 +181,7 @@ def _models(value: Any, family: str) -> Iterator[tuple[str, str]]:
             files = sorted(glob.glob(os.path.expanduser(spec), recursive=True))
             if not files:
                 raise ValueError(f"sweep: models must match a file, got {spec!r}. A glob is taken from {os.getcwd()}.")
-            yield from ((file, name) for file in files)
+            yield from ((file, name or spec) for file in files)
             continue
         yield spec, name
 
