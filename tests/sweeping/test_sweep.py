@@ -116,7 +116,8 @@ def test_failures_of_a_plan_are_those_of_its_last_form(tmp_path):
     def failures(models: list[str], name: str = "") -> int:
         path = tmp_path / f"{name}.toml"
         path.write_text(f"models = {models}\ndata = 'digits'\ninstruments = 'sensitivity'\nlimit = 30\n")
-        lisse.sweep(path if name else small(models=models), out=tmp_path / "out", executor=Inline())
+        plan = plan_of(path) if name == "b" else path if name else small(models=models)
+        lisse.sweep(plan, out=tmp_path / "out", executor=Inline())
         return len(list((tmp_path / "out" / "failures").glob("*.json")))
 
     assert failures([broken], "a") == failures([broken], "a") == 1

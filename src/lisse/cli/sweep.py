@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -56,7 +57,8 @@ def command(ctx: click.Context, words: tuple[str, ...], out: str, listed: bool, 
         print(f"{len(plan.units)} unit{'' if len(plan.units) == 1 else 's'}.", file=sys.stderr)
         return
     options = {key: values[key] for key in ("workers", "executor", "gpus", "retries")}
-    with Bar() as bar, arguments(ctx, "executor", "workers", "device"):
+    # What Ray says of processes that died is no line of the table.
+    with Bar() as bar, contextlib.redirect_stdout(sys.stderr), arguments(ctx, "executor", "workers", "device"):
         table = sweep(plan, out=out, progress=bar, **options)
     print_sweep(table, as_json)
     if table.failed and not table.finished:

@@ -56,7 +56,6 @@ def sweep(
         raise ValueError(f"sweep: workers must be at least 1, got {workers}.")
     if gpus < 0:
         raise ValueError(f"sweep: gpus must be at least 0, got {gpus}.")
-    origin = str(Path(plan).absolute()) if isinstance(plan, (str, Path)) else ""
     plan = plan_of(plan)
     if gpus and not plan.device.startswith("cuda"):
         raise ValueError(
@@ -66,7 +65,7 @@ def sweep(
     folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     remove_left(folder, below=True)  # of workers that were killed while they wrote
-    _forget_failures(folder / "failures", origin, units)
+    _forget_failures(folder / "failures", plan)
     bar = Bar(keep=True) if progress is True else None
     tell: Listener = bar or (progress if callable(progress) else lambda event: None)
     running, local = _executor(executor, plan, workers, gpus)
@@ -77,7 +76,7 @@ def sweep(
     try:
         for unit, outcome in drained(units, work, running, retries=retries):
             outcomes[unit.key] = outcome
-            _note_failure(folder / "failures" / f"{unit.key[:16]}.json", unit, outcome, origin)
+            _note_failure(folder / "failures" / f"{unit.key[:16]}.json", unit, outcome, plan.file)
             if outcome.reason:
                 tell(Event("sweep", say=f"{unit.label} on {unit.data} failed: {outcome.reason}", level="warning"))
             failures += not outcome.file
@@ -131,21 +130,21 @@ def drained(
             waiting.append(elsewhere.popleft()[1])
 
 
-def _forget_failures(folder: Path, origin: str, units: Sequence[Unit]) -> None:
+def _forget_failures(folder: Path, plan: SweepPlan) -> None:
     """Those of units that this plan no longer has: a slip that was corrected is no network that failed."""
-    keys = {unit.key[:16] for unit in units}
+    keys = {unit.key[:16] for unit in plan.units}
     for path in folder.glob("*.json"):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # what is no note of ours is left alone
-            if path.stem not in keys and json.loads(path.read_bytes()).get("plan") == origin:
+            if path.stem not in keys and json.loads(path.read_bytes()).get("plan") == plan.file:
                 path.unlink(missing_ok=True)
 
 
-def _note_failure(path: Path, unit: Unit, outcome: UnitOutcome, origin: str) -> None:
+def _note_failure(path: Path, unit: Unit, outcome: UnitOutcome, plan: str) -> None:
     """A file for each failure, for the atlas; none for what has its profile now."""
     if outcome.file:
         path.unlink(missing_ok=True)
         return
-    document = {"name": unit.label, "unit": dataclasses.asdict(unit), "reason": outcome.reason, "plan": origin}
+    document = {"name": unit.label, "unit": dataclasses.asdict(unit), "reason": outcome.reason, "plan": plan}
     with writing(path) as file:
         file.write(json.dumps(document).encode("utf-8", "backslashreplace"))
 

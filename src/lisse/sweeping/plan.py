@@ -11,7 +11,7 @@ import re
 import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -47,20 +47,23 @@ class SweepPlan:
     threads: int = 1
     memory: str = "1GiB"
     device: str = "cpu"
+    file: str = field(default="", compare=False)  # that it was read from
 
 
 def plan_of(value: SweepPlan | Mapping[str, Any] | str | Path) -> SweepPlan:
     """A plan from a TOML file or a mapping of its form; ``ValueError`` names the field that is wrong, and the nearest.
 
-    ``models`` are specs, globs of checkpoints (a family each), or tables of ``model`` and ``family``; ``data`` specs; ``instruments``
-    names, with ``options.NAME``, at a ``size`` (default ``quick``); ``seeds`` a list or ``"0..9"``. ``trainings`` are
-    tables of ``models``, ``data``, ``recipes`` (names, or tables of ``recipe`` and its changes), ``seeds`` and
-    ``family``: every model is trained by every recipe from every seed.
+    ``models`` are specs, globs of checkpoints (a family each), or tables of ``model`` and ``family``; ``data`` specs;
+    ``instruments`` names, with ``options.NAME``, at a ``size`` (default ``quick``); ``seeds`` a list or ``"0..9"``.
+    ``trainings`` are tables of ``models``, ``data``, ``recipes`` (names, or tables of ``recipe`` and its changes),
+    ``seeds`` and ``family``: every model is trained by every recipe from every seed.
     """
     if isinstance(value, SweepPlan):
         return value
+    file = ""
     if isinstance(value, (str, Path)):
-        value = _read(Path(os.path.expanduser(value)))
+        file = os.path.abspath(os.path.expanduser(value))
+        value = _read(Path(file))
     if not isinstance(value, Mapping):
         raise TypeError(f"sweep: plan must be a TOML file or a mapping, got {type(value).__name__}.")
     _check_fields(value, FIELDS, "plan")
@@ -96,7 +99,7 @@ def plan_of(value: SweepPlan | Mapping[str, Any] | str | Path) -> SweepPlan:
     _check_sources(units)
     with one_look():
         distinct = {unit.key: unit for unit in units}
-    return SweepPlan(tuple(distinct.values()), shared["threads"], shared["memory"], shared["device"])
+    return SweepPlan(tuple(distinct.values()), shared["threads"], shared["memory"], shared["device"], file)
 
 
 def _check_sources(units: Sequence[Unit]) -> None:
