@@ -22,7 +22,7 @@ def test_a_page_and_a_table_are_written(lisse, folder):
     again = lisse("atlas", "a.json", "p", "--out", "b.html")
     assert again.exit_code == 0, again.output
     assert (folder / "b.html").read_text().count("<tr data-index=") == 3
-    assert len(list((folder / "b").glob("*.html"))) == 3
+    assert len(list((folder / "b-reports").glob("*.html"))) == 3
 
 
 def test_a_slip_is_a_line(lisse, folder):

@@ -38,9 +38,14 @@ def test_a_gate_says_that_a_row_was_measured_otherwise(lisse, folder, swept):
     profile = Profile.load(path)
     part = dataclasses.replace(profile.parts[0], options={**profile.parts[0].options, "samples": 19})
     dataclasses.replace(profile, parts=(part,)).save(folder / "other.profile")
-    word = "measured with other options"
+    word = "measured with other instruments, options, numbers of samples or batches"
     assert word in lisse("compare", row, "other.profile").stderr
-    assert word not in lisse("compare", row, path).stderr
+    assert "were measured" not in lisse("compare", row, path).stderr
+    versions = profile.provenance["versions"] | {"code": "0123abcd"}
+    dataclasses.replace(profile, provenance={**profile.provenance, "versions": versions}).save(folder / "other.profile")
+    said = lisse("compare", row, "other.profile").stderr
+    assert "were measured by other versions (0.1.0 (" in said
+    assert "; 0.1.0 (0123abcd), torch" in said
 
 
 def changed(profile: Profile, **row_changes) -> Profile:

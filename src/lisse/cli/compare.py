@@ -118,10 +118,11 @@ def _differences(first: Profile, second: Profile) -> Iterator[str]:
             yield f"{key} differs ({values[0]} and {values[1]})."
     settings = [profile.provenance.get("setting") for profile in (first, second)]
     if settings[0] != settings[1] and a.get("fingerprint") == b.get("fingerprint"):
-        yield (
-            "the two were measured with other options, numbers of samples, batches or versions: their headlines may "
-            "differ for that alone."
-        )
+        versions = [str(profile.provenance.get("version")) for profile in (first, second)]
+        apart = "with other instruments, options, numbers of samples or batches"
+        if versions[0] != versions[1]:
+            apart = f"by other versions ({'; '.join(versions)}), and perhaps with other options"
+        yield f"the two were measured {apart}: their headlines may differ for that alone."
     orders = [order_of(profile) for profile in (first, second)]
     if orders[0] != orders[1]:
         words = " and ".join(order["by"] for order in orders)

@@ -33,7 +33,7 @@ def atlas(
 
     ``sources`` are folders (searched for profiles, and for the failures of sweeps), profiles, and atlases that
     ``lisse atlas --table`` wrote. The page is one file and opens from disk, without a server or the network. With
-    ``reports`` every network's own page is written to a folder beside it, ``PATH`` less its ending, and linked; with
+    ``reports`` every network's own page is written to a folder beside it (``atlas-reports``), and linked; with
     ``table`` the rows are kept in a file, an atlas itself.
     """
     path = Path(path)
@@ -53,7 +53,7 @@ def atlas(
 
 def _reports(rows: Sequence[AtlasRow], path: Path, tell: Listener) -> dict[str, str]:
     """A page for every profile, unless it is there and younger; by key, its address from the atlas."""
-    folder = path.with_suffix("") if path.suffix else path.with_name(path.name + "-reports")
+    folder = path.with_name(path.stem + "-reports")  # not its stem alone: that may be the folder of the sweep
     links = {}
     for index, row in enumerate(rows):
         if row.file:

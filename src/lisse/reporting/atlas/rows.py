@@ -164,6 +164,7 @@ def row_profile(row: AtlasRow, words: Words) -> Profile:
         "seed": row.seed,
         "order": {"by": "of the atlas"},
         "setting": row.setting,
+        "version": row.version,
     }
     return Profile((Part("headlines", tuple(rows), tuple(quantities)),), about)
 
