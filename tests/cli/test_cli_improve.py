@@ -43,6 +43,7 @@ def test_it_ends_in_a_page_of_before_and_after(lisse, folder, checkpoint):
     assert after > before + 5
     page = (folder / "better" / "report.html").read_text()
     assert "Before and after" in page
+    assert words in page
     names = {load(path).name for path in (folder / "better" / "profiles").glob("*.profile")}
     assert names == {"before", "after"}
     start, end = (load_model(str(file)).state_dict() for file in (checkpoint, "better/model.safetensors"))
@@ -54,13 +55,29 @@ def test_it_ends_in_a_page_of_before_and_after(lisse, folder, checkpoint):
     assert words in again.stdout
 
 
+@pytest.mark.slow
+def test_against_corruptions_it_says_what_they_leave(lisse, folder, checkpoint):
+    line = ["improve", checkpoint, "--data", "digits", "--for", "corruptions", "--quick", "--epochs", "1"]
+    done = lisse(*line, "--out", "calm")
+    assert done.exit_code == 0, done.output
+    (words,) = [
+        text for text in done.stdout.splitlines() if text.startswith("Right under corruptions, a mean over 4: ")
+    ]
+    rows = [row for path in (folder / "calm" / "profiles").glob("*.profile") for row in load(path).rows]
+    for row in rows:
+        if row.quantity == "mean_accuracy" and row.at == {"corruption": "all"}:
+            assert f"{row.value:.1%} [{row.low:.1%}, {row.high:.1%}]" in words
+    assert words in (folder / "calm" / "report.html").read_text()
+
+
 def test_what_it_cannot_do_is_a_line(lisse, folder):
     for options, words in (
         (["--for", "weather"], "is not one of 'attacks', 'corruptions'"),
         ([], "Missing option '--for'"),
         (["--for", "attacks", "--eps", "8"], "Write 8 / 255"),
         (["--for", "attacks", "--eps", "much"], "'much' is not"),
+        (["--for", "attacks", "--penalty", "isometric=0.1@netwrk"], "nearest are network, network:in"),
     ):
         done = lisse("improve", MODEL, "--data", "digits", "--out", "x", *options)
-        assert done.exit_code != 0
+        assert done.exit_code == 2
         assert words in done.stderr

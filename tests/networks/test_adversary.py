@@ -160,6 +160,20 @@ def test_bad_input(options, match):
         Adversary(**options)
 
 
+def test_images_that_were_normalised_before_are_not_in_the_box():
+    (x, y), words = (
+        pictures(),
+        r"^Adversary: x must lie in bounds \[0, 1\], got -1\.\S+ … -0\.\S+ Are these normalised\?",
+    )
+    with pytest.raises(ValueError, match=words):
+        Adversary().loss(classifier(), x - 1.5, y)
+    with pytest.raises(ValueError, match=words):
+        Adversarially(Picture(), Adversary()).train()(pixel_values=x - 1.5, labels=y)
+    for adversary in (Adversary(bounds=None), Adversary(bounds=(-2, 2))):
+        assert float((adversary.moved(classifier(), x - 1.5, y) - (x - 1.5)).abs().max()) <= 8 / 255 + 1e-6
+        assert float(adversary.loss(classifier(), x - 1.5, y)) > 0
+
+
 def test_labels_are_needed():
     with pytest.raises(ValueError, match=r"^Adversary: y must hold a class for each sample"):
         Adversary().views(classifier(), pictures()[0], None)

@@ -143,6 +143,38 @@ def test_a_collapse_is_named_and_the_last_good_weights_are_kept(tmp_path, monkey
     assert all(torch.equal(weights[0][name], value) for name, value in again.model.state_dict().items())
 
 
+def test_a_collapse_goes_back_as_far_when_the_run_was_killed_in_between(tmp_path, monkeypatch):
+    told = iter([(0.8, 0.75), (0.9, 0.0)])
+    monkeypatch.setattr(Watchtower, "accuracies", lambda self, model: next(told))
+    monkeypatch.setattr(overfitting, "SHARE", 1e9)  # every epoch
+    weights = []
+
+    def stop(moment):
+        if moment.when == "epoch":
+            weights.append({name: value.clone() for name, value in moment.model.state_dict().items()})
+        if moment.step == 18:  # of 13 an epoch
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(network(), points(200), recipe=recipe("fgsm"), out=tmp_path, checkpoint_seconds=0, callbacks=[stop])
+    result = train(network(), points(200), recipe=recipe("fgsm"), out=tmp_path)
+    assert (result.status, result.resumed, len(weights)) == ("collapsed", 17, 1)
+    assert all(torch.equal(weights[0][name], value) for name, value in result.model.state_dict().items())
+    assert json.loads((tmp_path / "result.json").read_text())["checkpoint_step"] == 13
+
+
+@pytest.mark.parametrize("way", ["fgsm", "trades"])
+def test_a_network_that_overflows_when_it_is_looked_at_has_diverged(way, tmp_path):
+    model = network()
+    once = recipe(way, batch=None, epochs=1, lr=1e30)
+    result = train(model, points(), recipe=once, out=tmp_path)
+    assert (result.status, result.step) == ("diverged", 1)
+    assert same(model, network())
+    assert json.loads((tmp_path / "result.json").read_text())["checkpoint_step"] == 0
+    plain = train(network(), points(), recipe=dataclasses.replace(once, adversary="none"), test=points(20))
+    assert plain.status == "diverged"  # by its loss on the test data
+
+
 def test_a_look_costs_a_twentieth_of_the_passes_and_the_last_epoch_has_one():
     tower = Watchtower(Adversary("fgsm", 0.1, bounds=None), points(200), torch.device("cpu"), torch.float32)
     assert tower.every(60_000) == 1
@@ -193,6 +225,7 @@ def test_penalties_read_by_words():
         ("isometry=0.1@fc", "the name must be one of isometric, gradient, jacobian, got .* Did you mean isometric"),
         ("zzz=1", "There are isometric, gradient, jacobian"),
         ("gradient", "the weight must be a number of at least 0, got 'gradient'. Write gradient=0.1"),
+        ("isometric", "the weight must be a number .* Write isometric=0.1@head:in"),
         ("gradient=much", "the weight must be"),
         ("gradient=-1", "the weight must be"),
         ("isometric=0.1", "layers must be named for isometric, .* isometric=0.1@head:in"),
@@ -272,12 +305,28 @@ def test_attention_has_a_second_derivative_here_and_a_compiled_network_runs_as_i
         assert train(model, points(), recipe=recipe("gradient", epochs=1)).status == "finished"
 
 
+def test_layers_of_a_network_that_ran_compiled_are_read():
+    """Hooks that come after the first compiled forward are not seen by it; Fabric asks where it did not see torch
+    compile."""
+    model = torch.compile(convolutional(), backend="eager")
+    vars(model).pop("_compile_kwargs", None)
+    for way in ("fgsm", "isometric"):
+        result = train(model, images(), recipe=recipe(way, epochs=1))
+    assert result.log[-1]["isometric"] > 0
+
+
 def test_bf16_goes_through_twice():
     model = network()
     result = train(model, points(), recipe=recipe("gradient"), precision="bf16-mixed")
     assert result.status == "finished"
     full = train(network(), points(), recipe=recipe("gradient"))
     assert result.log[-1]["gradient"] == pytest.approx(full.log[-1]["gradient"], rel=0.1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_trains_in_pure_bf16(way):
+    """Where the default type is bf16 too: what counts or draws says its own."""
+    assert train(convolutional(), images(), recipe=recipe(way), precision="bf16-true").status == "finished"
 
 
 def test_a_penalty_of_ones_own_sees_inputs_and_answers():

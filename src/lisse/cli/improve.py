@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def _improve(**values: Any) -> None:
     import lisse
     from lisse.cli.report import print_verdict
     from lisse.progress import Bar
+    from lisse.reporting.page.sentence import Sentence
 
     ctx = click.get_current_context()
     recipe = train._recipe(ctx, values)
@@ -48,10 +50,9 @@ def _improve(**values: Any) -> None:
         recipe = dataclasses.replace(recipe, eps=GREY_RADIUS)
     before, out = copy.deepcopy(model), Path(values["out"])
     size: Any = {None: "usual", True: "full", False: "quick"}[values["full"]]
-    names = ("model", "data", "test", "batch", "epochs", "device", "precision", "augment", "seed")
     options = {key: values[key] for key in ("seed", "device", "precision", "channels_last")}
     with Bar(memory=True, keep=False) as bar:
-        with arguments(ctx, *names):
+        with arguments(ctx, *train.TYPED):
             training = lisse.train(model, data, recipe=recipe, test=test, out=out, progress=bar, **options)
         with arguments(ctx):
             profiles = lisse.survey(
@@ -59,10 +60,10 @@ def _improve(**values: Any) -> None:
                 seed=values["seed"], cache=out / "cache", folder=out / "profiles", progress=bar,
             )  # fmt: skip
     train._print(training, measured=False)
-    sentences = lisse.verdict(profiles)
+    attacked = values["recipe"] == "attacks"
+    answer = _under_attack(before, model, test, recipe) if attacked else _under_corruption(profiles)
+    sentences = [*([Sentence(answer, (), "overall", (0, 1))] if answer else []), *lisse.verdict(profiles)]
     page = lisse.report(profiles, out / "report.html", title="Before and after", sentences=sentences)
-    if recipe.adversary != "none":
-        print(_under_attack(before, model, test, recipe))
     print_verdict(sentences)
     print(f"Saved {page}. Open it in a browser.", file=sys.stderr)
     if training.status != "finished":
@@ -79,13 +80,37 @@ def _under_attack(before: Any, after: Any, test: Any, recipe: Any) -> str:
     n = min(ATTACKED, len(test))
     device = model_device(after)
     batch = next(test.batches(n, 0, n, device=device))
-    parts = []
-    for name, model in (("before", before.to(device)), ("after", after)):
+    intervals = []
+    for model in (before.to(device), after):
         stood = standing(model, batch.inputs, batch.targets, norm=recipe.norm, eps=recipe.eps, bounds=box_of(test))
-        share = float(stood.double().mean())
-        interval = share_interval(share, n)
-        parts.append(f"{name} {share:.2%} [{float(interval.low):.2%}, {float(interval.high):.2%}]")
-    return f"Right under APGD at {recipe.norm} {recipe.eps:.4g}: {', '.join(parts)}, on {n} samples (from above)."
+        intervals.append(share_interval(float(stood.double().mean()), n))
+    shares = [(interval.value, interval.low, interval.high) for interval in intervals]
+    return f"Right under APGD at {recipe.norm} {recipe.eps:.4g}: {_shares(shares)}, on {n} samples (from above)."
+
+
+def _under_corruption(profiles: Any) -> str:
+    """What both answer right of corrupted images; empty where it was not measured."""
+    means = [
+        [
+            row
+            for row in profile.rows
+            if [*row.at] == ["corruption"] and profile.quantities[row.quantity].better == "higher"
+        ]
+        for profile in profiles
+    ]
+    overall = [row for rows in means for row in rows if row.at["corruption"] == "all"]
+    if len(overall) != 2:
+        return ""
+    shares = [(row.value, row.low, row.high) for row in overall]
+    return f"Right under corruptions, a mean over {len(means[0]) - 1}: {_shares(shares)}, on {overall[0].n} samples."
+
+
+def _shares(shares: Sequence[Sequence[Any]]) -> str:
+    """Shares and their intervals, the one before and the one after."""
+    return ", ".join(
+        f"{name} {value:.1%} [{low:.1%}, {high:.1%}]"
+        for name, (value, low, high) in zip(("before", "after"), shares, strict=True)
+    )
 
 
 class Improver(train.Trainer):

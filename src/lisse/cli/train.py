@@ -18,6 +18,11 @@ DIVERGED = 4
 TRAIN_OPTIONS = (
     "seed", "device", "devices", "out", "precision", "channels_last", "head", "checkpoint_seconds", "tensorboard",
 )  # fmt: skip
+# What a person types may be wrong in, as errors call it.
+TYPED = (
+    "model", "data", "test", "batch", "epochs", "device", "devices", "precision", "head", "augment", "seed",
+    "eps", "layers",
+)  # fmt: skip
 
 
 def command_options() -> list[click.Parameter]:
@@ -116,21 +121,8 @@ def _train(**values: Any) -> None:
     with Bar() as bar:
         if instruments:
             watches = [lisse.Watch(test or data, instruments, every=values["every"], out=values["out"], progress=bar)]
-        names = (
-            "model",
-            "data",
-            "test",
-            "batch",
-            "epochs",
-            "device",
-            "devices",
-            "precision",
-            "head",
-            "augment",
-            "seed",
-        )
         options = {key: values[key] for key in TRAIN_OPTIONS}
-        with arguments(ctx, *names):
+        with arguments(ctx, *TYPED):
             training = lisse.train(model, data, recipe=recipe, test=test, callbacks=watches, progress=bar, **options)
     if not _first_process():
         return

@@ -52,7 +52,7 @@ class AugMix:
         if x.ndim != 4 or not x.is_floating_point():
             raise ValueError(f"AugMix: images must be floats [n, c, h, w], got {x.dtype} {list(x.shape)}.")
         n, device = len(x), x.device
-        gammas = -torch.rand(self.width, n, device=device).clamp_min(1e-12).log()
+        gammas = -torch.rand(self.width, n, dtype=torch.float32, device=device).clamp_min(1e-12).log()
         shares = gammas / gammas.sum(0)
         mixed = torch.zeros_like(x)
         for share in shares:
@@ -60,7 +60,7 @@ class AugMix:
             for turn in range(3):
                 chain = torch.where((turn < depth)[:, None, None, None], self._operated(chain), chain)
             mixed += share.to(x)[:, None, None, None] * chain
-        weight = torch.rand(n, device=device).to(x)[:, None, None, None]
+        weight = torch.rand(n, dtype=torch.float32, device=device).to(x)[:, None, None, None]
         return torch.lerp(x, mixed, weight)
 
     def views(self, network: Callable[[Tensor], Any], x: Tensor, y: Tensor | None) -> Tensor:
@@ -81,7 +81,7 @@ class AugMix:
         """One operation for each image, of nine, and of a strength of its own."""
         n, device = len(x), x.device
         which = torch.randint(0, _OPERATIONS, (n,), device=device)
-        strength = (1 + (self.severity - 1) * torch.rand(n, device=device)) / 10
+        strength = (1 + (self.severity - 1) * torch.rand(n, dtype=torch.float32, device=device)) / 10
         sign = 2.0 * torch.randint(0, 2, (n,), device=device) - 1
         result = warped(x, which, strength * sign)
         values = (autocontrast, flat_histogram, lambda v: posterised(v, strength), lambda v: solarised(v, strength))
@@ -123,8 +123,8 @@ def flat_histogram(x: Tensor) -> Tensor:
     """Every channel with the histogram of its 256 levels made flat, rounded as PIL's ``equalize`` does."""
     n, c, h, w = x.shape
     levels = (x * 255).round().clamp(0, 255).long().reshape(n * c, h * w)
-    weights = torch.ones_like(levels, dtype=torch.float)
-    counts = torch.zeros(n * c, 256, device=x.device).scatter_add_(1, levels, weights)
+    weights = torch.ones_like(levels, dtype=torch.float32)  # whatever the default type: it is bf16 in such a training
+    counts = torch.zeros(n * c, 256, dtype=torch.float32, device=x.device).scatter_add_(1, levels, weights)
     step = ((h * w - counts.gather(1, levels.amax(1, keepdim=True))) / 255).floor()
     table = (((step / 2).floor() + counts.cumsum(1) - counts) / step.clamp_min(1)).floor().clamp_max(255)
     flat = table.gather(1, levels).div_(255).reshape(x.shape).to(x)

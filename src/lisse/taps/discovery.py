@@ -314,6 +314,7 @@ class _Survey:
                 raise ValueError(f"find: layers must name places that can be read, got {pattern!r}: {name} {reason}.")
         if pattern in self.names:
             raise ValueError(f"find: layers must name modules that the forward calls, got {pattern!r}, never called.")
+        names = list(dict.fromkeys(names))
         near = difflib.get_close_matches(pattern, names, n=5, cutoff=0.3) or names[:5]
         raise ValueError(f"find: layers must match a layer's name, got {pattern!r}. The nearest are {', '.join(near)}.")
 

@@ -29,6 +29,8 @@ LOOK, PATIENCE = 50, 1.0
 CAP_EVERY = 8
 # Checkpoints at the ends of short epochs take at most this share of the time.
 CHECKPOINT_SHARE = 0.05
+# Before the names of the weights that a collapse goes back to, in a checkpoint of later ones.
+_GOOD = "good/"
 
 
 class Loop:
@@ -86,7 +88,8 @@ class Loop:
         if last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = optimiser_for(self.model, self.recipe, self.plan.head, self.device)
-        self.network, self.stepper = self.fabric.setup(self.model, self.optimiser)
+        # A network that torch compiled stays as it is: Fabric would compile it anew, and only where it saw how.
+        self.network, self.stepper = self.fabric.setup(self.model, self.optimiser, _reapply_compile=False)
         weight = next(p for p in self.model.parameters() if p.is_floating_point())
         true = self.fabric.strategy.precision.convert_input(torch.zeros(1, dtype=torch.get_default_dtype())).dtype
         dtype = weight.dtype if weight.dtype in (torch.float32, torch.float64) else true
@@ -98,8 +101,8 @@ class Loop:
         self.evaluation = Evaluation(self.fabric, self.plan, dtype, last)
         lesson, samples = self.plan.lesson, self.plan.test or self.plan.data
         self.tower = Watchtower(lesson, samples, self.device, dtype) if isinstance(lesson, Adversary) else None
+        self.good, self.good_step = self._weights(), 0
         self._restore()
-        self.good, self.good_step = self._weights(), self.step
         if self.world > 1:
             self.fabric.barrier()
 
@@ -117,6 +120,8 @@ class Loop:
             self._say(complaint, level="warning")
         load_model_tensors(self.model, tensors)
         load_state(self.model, self.optimiser, tensors)
+        good = {name.removeprefix(_GOOD): value for name, value in tensors.items() if name.startswith(_GOOD)}
+        self.good, self.good_step = good or self._weights(), int(document.get("good_step", document["step"]))
         if document["precision"]:
             self.fabric.strategy.precision.load_state_dict(document["precision"])
         self.step = self.resumed = int(document["step"])
@@ -159,6 +164,8 @@ class Loop:
             self._call("step")
             if last:
                 self._end_epoch(epoch)
+                if self.bad is not None:
+                    return self._diverged()
                 if self.collapse:
                     return self._collapsed()
             if looked and self._due(last):
@@ -320,7 +327,11 @@ class Loop:
     def _watched(self) -> dict[str, float]:
         """The accuracies of the watchtower; a collapse is remembered, weights that held are kept."""
         assert self.tower is not None
-        usual, harder = self.tower.accuracies(taps.plain(self.model))
+        try:
+            usual, harder = self.tower.accuracies(taps.plain(self.model))
+        except ValueError:  # the network overflows there, and at the next step
+            self.bad = self.step
+            return {}
         if self.world > 1:  # all have to come to the same end
             usual, harder = self.fabric.broadcast((usual, harder))
         if self.tower.collapsed(usual, harder):
@@ -358,15 +369,17 @@ class Loop:
         return bool(self.fabric.broadcast(due)) if self.world > 1 else due
 
     def _save(self) -> None:
-        """A checkpoint of now, unless the weights are not finite (the next loss will say so)."""
+        """A checkpoint of now, unless it is no good one (the next loss will say so)."""
         if self.folder is None or not self.fabric.is_global_zero or not self._finite():
             return
         started = time.monotonic()
         rows = [[row.get(column, math.nan) for column in self.log.columns] for row in self.log]
         tensors = {**model_tensors(self.model), **state_tensors(self.model, self.optimiser)}
         tensors["log/rows"] = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), len(self.log.columns))
+        if self.good_step != self.step:
+            tensors |= {_GOOD + name: value for name, value in self.good.items()}
         document = {
-            "seconds": self._seconds(), "sums": self.sums, "seen": self.counted,
+            "seconds": self._seconds(), "sums": self.sums, "seen": self.counted, "good_step": self.good_step,
             "precision": self.fabric.strategy.precision.state_dict(),
         }  # fmt: skip
         self.folder.save(self.step, tensors, document)
@@ -374,6 +387,9 @@ class Loop:
         self.save_cost = self.saved_at - started
 
     def _finite(self) -> bool:
+        """Whether the weights are, and what the network last answered to the test data with them."""
+        if self.plan.labels and self.score is not None and math.isnan(self.score.loss):
+            return False
         flags = [torch.isfinite(p.detach()).all() for p in self.model.parameters() if p.is_floating_point()]
         return bool(torch.stack(flags).all())
 

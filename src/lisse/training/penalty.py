@@ -36,7 +36,8 @@ class Penalty:
 
     With ``inputs`` the batch's inputs require gradients, and the activations hold the network's answer too, as
     ``output``: for penalties on slopes by the input, which the loss's gradient goes through once more. Attention then
-    takes its plain form and a compiled network runs uncompiled, since their fast forms have no second derivative.
+    takes its plain form, for its fast ones have no second derivative. A compiled network runs uncompiled under any
+    penalty: its fast form has no second derivative either, and no layers that could be read.
 
     With several processes each sees its own share of the batch: a function of pairs of samples sees fewer pairs.
     """
@@ -99,12 +100,13 @@ def penalty_of(text: str) -> Penalty:
         weight = float(number)
     except ValueError:
         weight = math.nan
+    where = f"@{HEAD}" if reads else ""
     if not equals or not 0 <= weight < math.inf:
-        raise ValueError(f"penalty: the weight must be a number of at least 0, got {text!r}. Write {name}=0.1.")
+        raise ValueError(f"penalty: the weight must be a number of at least 0, got {text!r}. Write {name}=0.1{where}.")
     names = tuple(layer for layer in layers.split(",") if layer)
     if reads != bool(names):
-        how = f"{name}={weight:g}@{HEAD}, or the name of a layer" if reads else f"{name}={weight:g}"
-        raise ValueError(f"penalty: layers must be {'named' if reads else 'left out'} for {name}, got {text!r}. {how}.")
+        how = f"Write {name}={weight:g}{where}{', or the name of another layer' if reads else ''}."
+        raise ValueError(f"penalty: layers must be {'named' if reads else 'left out'} for {name}, got {text!r}. {how}")
     return Penalty(function, weight, names, name=name, inputs=not reads)
 
 
@@ -141,7 +143,9 @@ class Reader:
             if self.taps:
                 stack.enter_context(taps.tapped(self.model, self.taps.values(), on))
             if self.inputs:
-                stack.enter_context(twice_differentiable(self.model))
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in self.model.modules()):
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             yield activations
 
     def values(self, activations: dict[str, Tensor], output: object, batch: Batch) -> list[Tensor]:
@@ -159,13 +163,3 @@ class Reader:
                 )
             values.append(value.reshape(()))
         return values
-
-
-@contextmanager
-def twice_differentiable(model: nn.Module) -> Iterator[None]:
-    """Inside, attention has a second derivative, and compiled modules run as they were written, for the same reason."""
-    with ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in model.modules()):
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        yield

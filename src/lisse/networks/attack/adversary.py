@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from lisse import taps
 from lisse.networks.answers import answer_of
-from lisse.networks.attack.checks import UNIT, Bounds, check_unit, checked_count, checked_size
+from lisse.networks.attack.checks import UNIT, Bounds, check_inside, check_unit, checked_count, checked_size
 from lisse.networks.attack.norms import Norm, NormBall, norm_named, steepest
 
 Opponent = Literal["fgsm", "pgd", "trades"]
@@ -33,9 +33,10 @@ class Adversary:
 
     In a loop of one's own ``adversary.loss(model, x, y)`` is all that changes; :func:`lisse.train` takes
     ``lesson=adversary``, :class:`Adversarially` goes into a Trainer of Hugging Face. ``bounds`` is the box of the
-    inputs, ``None`` for none; ``eps`` is in their unit. Samples are moved with the network in evaluation mode (its
-    running statistics, no dropout), for the deterministic network is what is attacked later; all random numbers come
-    from torch's global generators, where the samples are. The cross-entropy is what fgsm and pgd climb.
+    inputs, ``None`` for none; ``eps`` is in their unit: both are others for images that were normalised before. Samples
+    are moved with the network in evaluation mode (its running statistics, no dropout), for the deterministic network is
+    what is attacked later; all random numbers come from torch's global generators, where the samples are. The
+    cross-entropy is what fgsm and pgd climb.
 
     Cost: a pass over the batch for the step of the weights, and one more for each step of the adversary; TRADES
     learns from two batches and looks at the clean answers once.
@@ -102,7 +103,15 @@ class Adversary:
 
     def loss(self, network: Callable[[Tensor], Any], x: Tensor, y: Tensor) -> Tensor:
         """The whole loss of a batch, with gradient by the weights: for a loop of one's own."""
+        self.check(x)
         return self.task(_logits(network, self.views(network, x, y)), y)
+
+    def check(self, x: Tensor) -> None:
+        """See that a batch lies in the box: what is outside it would be thrown onto its edge."""
+        if self.bounds is not None:
+            check_inside(
+                "Adversary", x.detach(), self.bounds, "Are these normalised? Give bounds=None, and eps in their unit."
+            )
 
     def _random(self, ball: NormBall) -> Tensor:
         """A point uniform in the ball, drawn where the samples are."""
@@ -154,6 +163,7 @@ class Adversarially(nn.Module):
             raise ValueError(
                 f"Adversarially: the call must name {self.images}, got {', '.join(kwargs)}. Give images='…', the name."
             )
+        self.adversary.check(kwargs[self.images])
         options = {name: value for name, value in kwargs.items() if name not in (self.images, "labels")}
 
         def answer(x: Tensor) -> Any:

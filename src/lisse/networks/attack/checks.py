@@ -54,24 +54,29 @@ def _check_box(function: str, model: Any, values: Tensor, bounds: Bounds) -> Non
     """See that ``values`` lie in the box; warn where nobody said that it is the model's."""
     _check_bounds(function, bounds)
     declared = getattr(model, "lisse", None) is not None
-    if values.numel():
-        low, high = (float(end) for end in values.aminmax())
-        if low < bounds[0] or high > bounds[1]:
-            hint = (
-                "This model normalises inside: give it images in [0, 1]."
-                if declared
-                else f"The model declares no normalisation. Declare it ({DECLARE}), or say which values it takes: "
-                "bounds=(low, high), with eps in the same unit; bounds=None where there is no limit."
-            )
-            raise ValueError(
-                f"{function}: x must lie in bounds [{bounds[0]:g}, {bounds[1]:g}], got {low:g} … {high:g}. {hint}"
-            )
+    hint = (
+        "This model normalises inside: give it images in [0, 1]."
+        if declared
+        else f"The model declares no normalisation. Declare it ({DECLARE}), or say which values it takes: "
+        "bounds=(low, high), with eps in the same unit; bounds=None where there is no limit."
+    )
+    check_inside(function, values, bounds, hint)
     if not declared and bounds is UNIT:
         warnings.warn(
             f"{function}: the model declares no normalisation; it is given x as it is, in [0, 1]. If it was trained on "
             f"normalised images this is another network. Declare it: {DECLARE}; or give bounds=(low, high).",
             stacklevel=5,
         )
+
+
+def check_inside(function: str, values: Tensor, bounds: Bounds, hint: str) -> None:
+    """See that ``values`` lie in the box; ``hint`` says what to do. Waits for their device."""
+    if values.numel():
+        low, high = (float(end) for end in values.aminmax())
+        if low < bounds[0] or high > bounds[1]:
+            raise ValueError(
+                f"{function}: x must lie in bounds [{bounds[0]:g}, {bounds[1]:g}], got {low:g} … {high:g}. {hint}"
+            )
 
 
 def _check_bounds(function: str, bounds: Any) -> None:
