@@ -55,6 +55,11 @@ MOVED = {
 }
 #: Names that left a package which itself has stayed.
 MOVED_NAMES = {
+    "lisse.maths.bounds": {
+        "lisse_experiments.topolip.orders": (
+            "attention_order attention_terms convolution_order resnet_order transformer_order"
+        )
+    },
     "lisse.maths.diffeomorphism": {"lisse_experiments.diffeomorphisms.adversary": "WorstField worst_field"},
     "lisse.maths.homology": {
         "lisse_experiments.topolip.alpha": "cech_persistence",
@@ -67,12 +72,14 @@ MOVED_NAMES = {
         "lisse_experiments.masked_autoencoders.nonlocal_means": "non_local_means pixel_patches",
         "lisse_experiments.masked_autoencoders.spectra": "Decay Mercer mercer spectral_decay",
     },
+    "lisse.maths.masking": {"lisse_experiments.masked_autoencoders.operators.lemma": "lemma_residuals random_mask"},
     "lisse.maths.transport": {
         "lisse_experiments.regularity.estimates": (
             "Entropic Sliced Unbalanced entropic_wasserstein sliced_wasserstein unbalanced_transport"
         )
     },
     "lisse.networks.isometric": {"lisse_experiments.isometry.projection": "IsometricProjection"},
+    "lisse.reporting.measures": {"lisse_experiments.regularity.measures": "two_measures"},
     "lisse.reporting.former": {
         "lisse_experiments.diffeomorphisms.law_figures": "delta_figure error_figure size_figure"
     },

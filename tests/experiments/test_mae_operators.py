@@ -3,7 +3,6 @@ import math
 import pytest
 import torch
 
-from lisse.maths.masking import lemma_residuals
 from lisse.maths.variation import patch_cross
 from lisse_experiments import Finding, Outcome, Task
 from lisse_experiments import study as experiment
@@ -11,6 +10,7 @@ from lisse_experiments.masked_autoencoders import operators as study
 from lisse_experiments.masked_autoencoders.operators.lemma import (
     CONSTRUCTIONS,
     lemma_outcome,
+    lemma_residuals,
     optimised_residual,
     residuals,
 )

@@ -10,14 +10,13 @@ from scipy.optimize import nnls
 from lisse.maths.masking import (
     attention_residuals,
     interpolation_bound,
-    lemma_residuals,
     masked_attention,
-    random_mask,
     simplex_weights,
     span_residual,
     span_weights,
 )
 from lisse.maths.variation import bv_seminorm
+from lisse_experiments.masked_autoencoders.operators.lemma import lemma_residuals, random_mask
 
 I, J = torch.arange(1, 10, dtype=torch.float64)[:, None], torch.arange(1, 5, dtype=torch.float64)
 Y = torch.sin(0.45 * I * J) + 0.2 * torch.cos(I + J)

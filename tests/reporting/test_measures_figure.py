@@ -7,7 +7,7 @@ pytest.importorskip("matplotlib")
 
 from lisse.maths.transport import transport_plan
 from lisse.reporting.figure import save_figure
-from lisse.reporting.measures import two_measures
+from lisse_experiments.regularity.measures import two_measures
 
 
 def drawn(n=4, m=5, d=6, **options):

@@ -19,8 +19,8 @@ except ImportError as error:
 from lisse.maths.intervals import across_clouds, share_interval
 from lisse.maths.transport import transport_plan
 from lisse.reporting.figure import GREY, INK, PALETTE, panels
-from lisse.reporting.measures import two_measures
 from lisse_experiments.outputs import png_files
+from lisse_experiments.regularity.measures import two_measures
 from lisse_experiments.regularity.negation import Distances, Encoding
 from lisse_experiments.regularity.pairs import KINDS, Pair, Stored
 from lisse_experiments.regularity.stretches import Stretch

@@ -17,12 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import nn
 
-from lisse.maths.bounds import attention_order, convolution_order, topolip_attention, topolip_convolution
+from lisse.maths.bounds import topolip_attention, topolip_convolution
 from lisse.maths.bounds.bound import Bound
 from lisse.maths.intervals import across_clouds
 from lisse.maths.jacobian import jacobian_norm
 from lisse.networks.zoo.attention_only import FullWidthAttention
 from lisse.reporting.figure import GREY, INK, PALETTE, panels
+from lisse_experiments.topolip.orders import attention_order, convolution_order
 
 Layer = Literal["attention", "convolution"]
 LAYERS: tuple[Layer, ...] = ("attention", "convolution")

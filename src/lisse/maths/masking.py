@@ -10,17 +10,7 @@ from torch import Tensor
 
 from lisse.maths.given import floating, square_grid
 from lisse.maths.variation import bv_seminorm, patchify
-
-
-def random_mask(count: int, tokens: int, ratio: float = 0.75, *, generator: torch.Generator | None = None) -> Tensor:
-    """``count`` random masks ``[count, tokens]``, True where a token is hidden: round(ratio · tokens) in each."""
-    if not 0 < ratio < 1:
-        raise ValueError(f"random_mask: ratio must lie in (0, 1), got {ratio}.")
-    if count < 1 or tokens < 2:
-        raise ValueError(f"random_mask: count must be at least 1 and tokens at least 2, got {count} and {tokens}.")
-    hidden = min(max(round(ratio * tokens), 1), tokens - 1)
-    order = torch.rand(count, tokens, generator=generator).argsort(-1)
-    return torch.zeros(count, tokens, dtype=torch.bool).scatter_(1, order[:, :hidden], True)
+from lisse.moved import moved_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,50 +59,6 @@ class LemmaResiduals:
     refitted: Tensor
     simplex: Tensor
     least_squares: Tensor
-
-
-def lemma_residuals(
-    tokens: Tensor,
-    masked: Tensor,
-    wq: Tensor,
-    wk: Tensor,
-    wv: Tensor,
-    *,
-    positions: Tensor | None = None,
-    scale: float | None = None,
-) -> LemmaResiduals:
-    r"""The residual of (24) in five constructions, for one head on ``tokens`` ``[p, d]``.
-
-    Masked rows of ``tokens`` hold the mask token, as they come; ``positions`` ``[p, d]`` are added to all rows.
-    ``wq``, ``wk``, ``wv`` ``[d, e]``: queries are ``tokens @ wq``. ``scale`` is by default :math:`1/\sqrt e`. Whether a
-    residual falls like 1/n is seen from several n: :func:`lisse.maths.power_law.power_law` has slope and interval.
-    Reference: [cao2022] lemma 6.1.
-    """
-    where = "lemma_residuals"
-    y = floating(where, "tokens", tokens)
-    if y.ndim != 2:
-        raise ValueError(f"{where}: tokens must be [p, d], got shape {list(y.shape)}.")
-    hidden = _mask(where, masked, len(y)).to(y.device)
-    maps = [floating(where, name, w).to(y) for name, w in (("wq", wq), ("wk", wk), ("wv", wv))]
-    for name, w in zip(("wq", "wk", "wv"), maps, strict=True):
-        if w.ndim != 2 or len(w) != y.shape[1]:
-            raise ValueError(f"{where}: {name} must be [{y.shape[1]}, e], got shape {list(w.shape)}.")
-    if maps[0].shape != maps[1].shape:
-        raise ValueError(
-            f"{where}: wq and wk must have the same width, got {maps[0].shape[1]} and {maps[1].shape[1]}. Their dot "
-            "products are taken."
-        )
-    offsets = torch.zeros_like(y) if positions is None else floating(where, "positions", positions).to(y)
-    if offsets.shape != y.shape:
-        raise ValueError(f"{where}: positions must be {list(y.shape)}, as the tokens are, got {list(offsets.shape)}.")
-    factor = maps[0].shape[1] ** -0.5 if scale is None else scale
-
-    def head(rows: Tensor) -> tuple[Tensor, Tensor]:
-        q, k, v = (rows @ w for w in maps)
-        return (factor * q @ k.T).softmax(-1), v
-
-    attention, values = head(y + offsets)
-    return attention_residuals(attention, values, hidden, zeroed=head(torch.where(hidden[:, None], 0.0, y) + offsets))
 
 
 def attention_residuals(
@@ -295,3 +241,6 @@ def _mask(where: str, masked: Any, tokens: int) -> Tensor:
     if bool(mask.all()) or not bool(mask.any()):
         raise ValueError(f"{where}: masked must hide some tokens but not all, got {int(mask.sum())} of {tokens}.")
     return mask
+
+
+__getattr__ = moved_names(__name__)

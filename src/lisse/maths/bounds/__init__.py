@@ -19,21 +19,17 @@ from lisse.maths.bounds.mean_field import (
 )
 from lisse.maths.bounds.near import attention_near, attention_on_hull, keys_near, keys_on_hull
 from lisse.maths.bounds.topolip import (
-    attention_order,
-    attention_terms,
     batch_norm_lipschitz,
-    convolution_order,
     convolution_tail_probability,
     layer_norm_lipschitz,
-    resnet_order,
     tail_probability,
     topolip_attention,
     topolip_bound,
     topolip_convolution,
     topolip_resnet,
     topolip_transformer,
-    transformer_order,
 )
+from lisse.moved import moved_names
 
 __all__ = [
     "Bound",
@@ -43,12 +39,9 @@ __all__ = [
     "attention_near",
     "attention_on_ball",
     "attention_on_hull",
-    "attention_order",
-    "attention_terms",
     "attention_worst_token",
     "batch_norm_lipschitz",
     "boltzmann_gibbs_lipschitz",
-    "convolution_order",
     "convolution_tail_probability",
     "entropy_gradient",
     "gaussian_worst_token",
@@ -61,7 +54,6 @@ __all__ = [
     "mean_field_attention_below",
     "mean_field_multi_head",
     "query_lipschitz",
-    "resnet_order",
     "sample_gradient_norms",
     "sequence_attention",
     "tail_probability",
@@ -70,6 +62,7 @@ __all__ = [
     "topolip_convolution",
     "topolip_resnet",
     "topolip_transformer",
-    "transformer_order",
     "translation_gradient_norm",
 ]
+
+__getattr__ = moved_names(__name__)
