@@ -77,7 +77,8 @@ def _atlas_text(
     labels = list(dict.fromkeys(label for row in rows for label in row.numbers))
     families = list(dict.fromkeys(row.family for row in rows))
     datasets = sorted({row.data for row in rows})
-    settings = {setting: f"{index + 1}" for index, setting in enumerate(dict.fromkeys(row.setting for row in rows))}
+    distinct = dict.fromkeys(row.setting for row in rows if row.setting)  # what failed has none
+    settings = {setting: f"{index + 1}" for index, setting in enumerate(distinct)}
     numbers = ["test error", *labels, "parameters"]
     points = {
         "names": [brief(row.name) for row in rows],
@@ -86,7 +87,7 @@ def _atlas_text(
         "family": [families.index(row.family) for row in rows],
         "numbers": list(map(brief, numbers)),
         "data": [datasets.index(row.data) for row in rows],
-        "setting": [list(settings).index(row.setting) for row in rows],
+        "setting": [int(settings.get(row.setting, 0)) - 1 for row in rows],
         "values": [[_number(row, name) for name in numbers] for row in rows],
     }
     return framed(
@@ -98,6 +99,7 @@ def _atlas_text(
         datasets=datasets,
         networks=len({row.weights or row.key for row in rows}),
         settings=settings,
+        kinds=_kinds(rows, settings),
         versions=Counter(row.version for row in rows if row.version).most_common(),
         failed=sum(bool(row.reason) for row in rows),
         worth=_worth_lines(rows, words),
@@ -107,6 +109,19 @@ def _atlas_text(
         look=_look,
         data=points,
     )  # fmt: skip
+
+
+def _kinds(rows: Sequence[AtlasRow], settings: Mapping[str, str]) -> list[str]:
+    """Every setting in a few words: its data, its version where there are several, and how many rows it has."""
+    versions = {row.version for row in rows if row.version}
+    counts = Counter(row.setting for row in rows)
+    members = {row.setting: row for row in reversed(rows)}
+    lines = []
+    for setting, number in settings.items():
+        row, count = members[setting], counts[setting]
+        words = [row.data, *([row.version] if len(versions) > 1 else []), f"{count} row{'' if count == 1 else 's'}"]
+        lines.append(f"{number}: {brief(', '.join(words))}")
+    return lines
 
 
 def _line(
@@ -128,7 +143,7 @@ def _line(
         "link": links.get(row.key, ""),
         "look": _look(families.index(row.family)),
         "cells": cells,
-        "setting": settings[row.setting],
+        "setting": settings.get(row.setting, ""),
     }
 
 
