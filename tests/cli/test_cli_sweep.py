@@ -63,6 +63,8 @@ def test_nothing_measured_is_a_failure(lisse, folder):
     ("words", "says"),
     [
         (["plan.toml"], "plan must be a file that is there"),
+        (["plan.toml", "other.toml"], "plan.toml: a PLAN.toml stands alone"),
+        (["plan.py"], "a plan in Python calls lisse.sweep"),
         ([NETWORK], "--data and --instruments are needed"),
         (["zoo:fc22", *LINE], "Did you mean fc2"),
         ([NETWORK, *LINE, "--seeds", "a..b"], "seeds must be whole numbers"),

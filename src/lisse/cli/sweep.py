@@ -67,6 +67,8 @@ def command(ctx: click.Context, words: tuple[str, ...], out: str, listed: bool, 
 
 def _mapping(ctx: click.Context, words: tuple[str, ...], values: dict[str, Any]) -> dict[str, Any]:
     """The plan that the command line spells out."""
+    if plans := [word for word in words if word.endswith((".toml", ".py"))]:
+        raise click.UsageError(f"{plans[0]}: a PLAN.toml stands alone, and a plan in Python calls lisse.sweep", ctx)
     if not values["data"] or not values["instruments"]:
         raise click.UsageError("without a PLAN.toml, --data and --instruments are needed", ctx)
     seeds = values["seeds"] or "0"
