@@ -118,10 +118,11 @@ def class_source(kind: Any) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def module_digest(name: str) -> str:
-    """A hash of a person's module and of all that it imports from the folder that it stands in, read and not run.
+    """A hash of a person's module and of all that it imports from the folder that it stands in.
 
-    That folder is the one on Python's path; of an installed module it is the package alone, and lisse itself is left
-    out. Once a process, as importing is. Files that a module reads, and imports by computed names, are not seen.
+    The sources are read, and only packages around the module are run. That folder is the one on Python's path; of an
+    installed module it is the package alone, and lisse itself is left out. Once a process, as importing is. Files that
+    a module reads, and imports by computed names, are not seen.
     """
     with contextlib.suppress(ImportError, ValueError):  # a parent that is not there; a module without a spec
         spec = importlib.util.find_spec(name)

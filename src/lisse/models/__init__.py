@@ -102,7 +102,7 @@ def check_spec(spec: str) -> None:
     options = {key: value for key, value in parsed.options.items() if key != "weights"}
     files = [parsed.name] if parsed.hub in ("checkpoint", "recorded") else []
     for name in [*files, *([parsed.options["weights"]] if "weights" in parsed.options else [])]:
-        if not Path(os.path.expanduser(name)).exists():
+        if not name or not Path(os.path.expanduser(name)).exists():
             raise FileNotFoundError(
                 f"load_model: {name or 'weights'} must be there, got nothing, in {spec!r}. Relative paths start at "
                 f"{os.getcwd()}."
