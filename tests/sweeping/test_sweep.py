@@ -292,7 +292,8 @@ def test_bad_arguments_are_named(tmp_path):
         ({"executor": "dask"}, "executor must be an Executor, 'ray' or None, got 'dask'"),
         ({"retries": -1}, "retries must be at least 0, got -1"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
-        ({"gpus": -0.5}, "gpus must be at least 0, got -0.5"),
+        ({"gpus": -0.5}, "gpus must lie in 0..1, got -0.5"),
+        ({"gpus": 2}, "gpus must lie in 0..1, got 2"),
         ({"gpus": 0.25}, "gpus must be 0 on device 'cpu', got 0.25"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -30,7 +30,7 @@ from lisse.cli.outcome import Failed, arguments
 @click.option("--limit", type=click.IntRange(min=1), help="Without a plan: at most this many samples.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes.  [default: as cores and memory allow]")
 @click.option("--executor", type=click.Choice(["ray"]), help="A Ray cluster instead of processes of this machine.")
-@click.option("--gpus", type=click.FloatRange(min=0), default=0.0, help="Share of a GPU per unit, such as 0.25.")
+@click.option("--gpus", type=click.FloatRange(min=0, max=1), default=0.0, help="Share of a GPU per unit, such as 0.25.")
 @click.option("--retries", type=click.IntRange(min=0), default=2, help="After a worker that died.  [default: 2]")
 @click.option("--list", "listed", is_flag=True, help="Print the units, and measure nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON, one row per line.")

@@ -54,8 +54,8 @@ def sweep(
         raise ValueError(f"sweep: retries must be at least 0, got {retries}.")
     if workers is not None and workers < 1:
         raise ValueError(f"sweep: workers must be at least 1, got {workers}.")
-    if gpus < 0:
-        raise ValueError(f"sweep: gpus must be at least 0, got {gpus}.")
+    if not 0 <= gpus <= 1:
+        raise ValueError(f"sweep: gpus must lie in 0..1, got {gpus}. A unit is measured on one.")
     plan = plan_of(plan)
     if gpus and not plan.device.startswith("cuda"):
         raise ValueError(
