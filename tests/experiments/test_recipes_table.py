@@ -104,3 +104,15 @@ def test_the_lines_are_means_over_seeds_and_costs_are_over_plain(tmp_path):
     assert tables.heading("attack/linf/0.03137") == "ℓ∞ 8/255"
     assert tables.heading("attack/l2/0.5") == "ℓ2 0.5"
     assert outcome.seconds == pytest.approx(206)
+
+
+def test_the_literature_is_beside_the_interval_of_what_is_held_against_it(tmp_path):
+    share = {"value": 0.44, "low": 0.4212, "high": 0.46, "n": 4000}
+    fgsm = result(0.8, 10)
+    fgsm["numbers"]["pgd-50-10"] = share
+    pgd = result(0.8, 10)
+    pgd["numbers"]["pgd-50-10"] = share
+    results = {plan.Unit("fgsm", 0): fgsm, plan.Unit("pgd", 0): pgd}
+    claims = {claim.key: claim for claim in tables.outcome(plan.settings("paper"), results, tmp_path, []).claims}
+    assert (claims["fgsm printed"].holds, claims["fgsm printed"].detail) == (True, "-0.9 [-2.8 to +1.1] points")
+    assert (claims["pgd printed"].holds, claims["pgd printed"].detail) == (False, "-3.2 [-5.1 to -1.2] points")

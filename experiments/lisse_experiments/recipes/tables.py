@@ -153,11 +153,11 @@ def claims(plan: Settings, results: Results, numbers: Sequence[Finding]) -> list
     for recipe in PRINTED:
         finding = by.get(f"{recipe}/pgd-50-10")
         if finding is not None and finding.theirs is not None:
-            gap = finding.value - finding.theirs
+            ends = (finding.value, finding.low, finding.high)
+            gap, low, high = (end - finding.theirs for end in ends if end is not None)
             says = f"{LABELS[recipe]} withstands PGD-50-10 as the literature says, within two points or better"
-            sentences.append(
-                Claim(f"{recipe} printed", says, gap >= -_POINTS, f"{100 * gap:+.1f} points", theirs=False)
-            )
+            detail = f"{100 * gap:+.1f} [{100 * low:+.1f} to {100 * high:+.1f}] points"
+            sentences.append(Claim(f"{recipe} printed", says, gap >= -_POINTS, detail, theirs=False))
     return sentences
 
 
