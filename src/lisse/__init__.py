@@ -36,50 +36,22 @@ if TYPE_CHECKING:
     from lisse.taps import Tap
     from lisse.training import Recipe, Training, train
 
-_WHERE = {
-    "Dataset": "lisse.data",
-    "as_dataset": "lisse.data",
-    "load_data": "lisse.data",
-    "load_model": "lisse.models",
-    "Chart": "lisse.profile",
-    "Headline": "lisse.profile",
-    "Line": "lisse.profile",
-    "Panel": "lisse.profile",
-    "Part": "lisse.profile",
-    "Profile": "lisse.profile",
-    "Quantity": "lisse.profile",
-    "Row": "lisse.profile",
-    "Recording": "lisse.recording",
-    "drift": "lisse.instruments.drift",
-    "record": "lisse.recording",
-    "report": "lisse.reporting.page",
-    "Instrument": "lisse.run",
-    "Run": "lisse.run",
-    "Watch": "lisse.run",
-    "load_profiles": "lisse.run",
-    "measure": "lisse.run",
-    "option": "lisse.run",
-    "survey": "lisse.surveying",
-    "sweep": "lisse.sweeping",
-    "Tap": "lisse.taps",
-    "Recipe": "lisse.training",
-    "Training": "lisse.training",
-    "train": "lisse.training",
-    "verdict": "lisse.reporting.page.verdict",
+_HOMES = {
+    "data": "Dataset as_dataset load_data",
+    "instruments.drift": "drift",
+    "models": "load_model",
+    "profile": "Chart Headline Line Panel Part Profile Quantity Row",
+    "recording": "Recording record",
+    "reporting.page": "report",
+    "reporting.page.verdict": "verdict",
+    "run": "Instrument Run Watch load_profiles measure option",
+    "surveying": "survey",
+    "sweeping": "sweep",
+    "taps": "Tap",
+    "training": "Recipe Training train",
 }
-_PACKAGES = (
-    "instruments",
-    "maths",
-    "networks",
-    "taps",
-    "data",
-    "models",
-    "profile",
-    "progress",
-    "recording",
-    "run",
-    "training",
-)
+_WHERE = {name: f"lisse.{home}" for home, names in _HOMES.items() for name in names.split()}
+_PACKAGES = {home.partition(".")[0] for home in _HOMES} | {"maths", "networks", "progress"}
 
 __all__ = [
     "Chart",
@@ -123,10 +95,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_WHERE[name]), name)
         globals()[name] = value
         return value
-    if name in (*_PACKAGES, "reporting", "surveying", "sweeping"):
+    if name in _PACKAGES:
         return importlib.import_module(f"lisse.{name}")
     raise AttributeError(f"module 'lisse' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE, *_PACKAGES, "reporting", "surveying", "sweeping"})
+    return sorted({*globals(), *_WHERE, *_PACKAGES})

@@ -679,6 +679,8 @@ def test_published_checkpoints_against_a_script_from_the_formulas(name):
     own = (row.high - row.low) / (2 * 1.96)
     assert abs(row.value - theirs) < 3 * math.hypot(own, error)
     assert row.high < 0.3
+    if short != "resnet20":  # random weights of one depth are enough
+        return
     torch.manual_seed(0)
     fresh = lisse.load_model(f"zoo:{short}")
     start = last(lisse.measure(fresh, data, Stability(), statistics="batch"))

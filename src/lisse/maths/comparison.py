@@ -77,7 +77,7 @@ def paired_difference(
     that differ by no more than this share of the larger count as equal; what two builds of one function differ by is no
     difference of models.
 
-    Cost: the statistic of 2 B resamples of n, 0.15 s for a mean and 0.7 s for a median of 1,000 samples.
+    Cost: the statistic of 2 B resamples of n, 0.15 s for a mean and 0.3 s for a median of 1,000 samples.
     Fewer than about 20 samples: see :func:`cloud_difference`.
     """
     name = "paired_difference"

@@ -14,20 +14,16 @@ if TYPE_CHECKING:
     from lisse.reporting.time import time_figure, time_heatmap, time_overview_figure
     from lisse.run.seeds import joined
 
-_WHERE = {
-    "chart_figure": "lisse.reporting.charts",
-    "charts_of": "lisse.reporting.charts",
-    "depth_figure": "lisse.reporting.depth",
-    "joined": "lisse.run.seeds",
-    "named_figure": "lisse.reporting.charts",
-    "overview_figure": "lisse.reporting.depth",
-    "report": "lisse.reporting.page",
-    "save_figure": "lisse.reporting.figure",
-    "time_figure": "lisse.reporting.time",
-    "time_heatmap": "lisse.reporting.time",
-    "time_overview_figure": "lisse.reporting.time",
-    "verdict": "lisse.reporting.page.verdict",
+_HOMES = {
+    "reporting.charts": "chart_figure charts_of named_figure",
+    "reporting.depth": "depth_figure overview_figure",
+    "reporting.figure": "save_figure",
+    "reporting.page": "report",
+    "reporting.page.verdict": "verdict",
+    "reporting.time": "time_figure time_heatmap time_overview_figure",
+    "run.seeds": "joined",
 }
+_WHERE = {name: f"lisse.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "chart_figure",
