@@ -221,7 +221,7 @@ class Row:
 
     def where(self) -> str:
         """The other coordinates in one short string, e.g. ``p=2 dim=1``; empty when there are none."""
-        return _where(self.at)
+        return words_of(self.at)
 
 
 @dataclass(frozen=True)
@@ -410,8 +410,8 @@ class Profile:
         for row in self.rows:
             down = {key: value for key, value in row.at.items() if isinstance(value, str) or not words}
             across = {key: value for key, value in row.at.items() if key not in down}
-            name = " ".join(filter(None, (row.quantity, _where(across))))
-            columns.setdefault(name, {})[_where(down)] = row.value
+            name = " ".join(filter(None, (row.quantity, words_of(across))))
+            columns.setdefault(name, {})[words_of(down)] = row.value
         lines = list(dict.fromkeys(line for column in columns.values() for line in column))
         table = pd.DataFrame({name: [column.get(line) for line in lines] for name, column in columns.items()})
         table.index = pd.Index(lines, name="where" if lines else "layer")
@@ -567,7 +567,8 @@ def tokenizers_apart(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, s
     return str(first.get("name", "?")), str(second.get("name", "?"))
 
 
-def _where(at: Mapping[str, Value]) -> str:
+def words_of(at: Mapping[str, Value]) -> str:
+    """Coordinates in one short string."""
     return " ".join(f"{key}={coordinate_text(value)}" for key, value in at.items())
 
 

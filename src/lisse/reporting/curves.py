@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
+from lisse.maths.given import check_word
 from lisse.profile import Profile, Value
 from lisse.reporting.series import Series, matching
 
@@ -78,7 +79,7 @@ def time_of(trainings: Mapping[str, list[Profile]], time: Time | None, function:
     epochs = all(_moment(profile, "epoch") is not None for profile in all_profiles(trainings))
     if time is None:
         return "epoch" if epochs else "step"
-    check_choice(function, "time", time, get_args(Time))
+    check_word(function, get_args(Time), time=time)
     if time == "epoch" and not epochs:
         raise ValueError(f"{function}: time must be 'step' for profiles without an epoch, got 'epoch'.")
     return time
@@ -145,9 +146,3 @@ def _matches(name: str, glob: str) -> bool:
     special = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
     parts = re.split(r"(\*\*|\*|\?)", glob)
     return re.fullmatch("".join(special.get(part, re.escape(part)) for part in parts), name) is not None
-
-
-def check_choice(function: str, argument: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Refuse what is not one of the allowed words."""
-    if value not in allowed:
-        raise ValueError(f"{function}: {argument} must be one of {', '.join(allowed)}, got {value!r}.")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from lisse.profile import Kind, Line, Look, Panel, Profile, Quantity, Row, Value, coordinate_text
+from lisse.profile import Kind, Line, Look, Panel, Profile, Quantity, Row, Value, words_of
 from lisse.reporting.declared import up_to_date
 
 Owner = TypeVar("Owner")
@@ -144,8 +144,3 @@ def in_powers(row: Row) -> Row:
     """The row in powers of ten: no value where it is not positive."""
     ends = [None if end is None else math.log10(end) if end > 0 else -math.inf for end in (row.low, row.high)]
     return replace(row, value=math.log10(row.value) if row.value > 0 else math.nan, low=ends[0], high=ends[1])
-
-
-def words_of(at: Mapping[str, Value]) -> str:
-    """Coordinates in one short string."""
-    return " ".join(f"{key}={coordinate_text(value)}" for key, value in at.items())

@@ -14,6 +14,7 @@ from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, LogNorm, N
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from lisse.maths.given import check_word
 from lisse.profile import Quantity, Value
 from lisse.reporting.curves import (
     Curve,
@@ -21,7 +22,6 @@ from lisse.reporting.curves import (
     TimeScale,
     Watched,
     all_profiles,
-    check_choice,
     curves_of,
     options_differ,
     thinned_curves,
@@ -69,7 +69,7 @@ def time_figure(
     """
     function = "time_figure"
     trainings = trainings_of(profiles, function)
-    check_choice(function, "scale", scale, get_args(TimeScale))
+    check_word(function, get_args(TimeScale), scale=scale)
     unit = time_of(trainings, time, function)
     meaning = meaning_of(all_profiles(trainings), quantity, function)
     curves = curves_of(trainings, quantity, unit, where=where, layers=layers, function=function)
@@ -123,7 +123,7 @@ def time_overview_figure(
     trainings = trainings_of(profiles, function)
     if len(trainings) > 1:
         raise ValueError(f"{function}: profiles must be of one training, got {len(trainings)}. Use time_figure.")
-    check_choice(function, "scale", scale, get_args(TimeScale))
+    check_word(function, get_args(TimeScale), scale=scale)
     unit = time_of(trainings, time, function)
     multiples: list[tuple[Quantity, str, list[Curve]]] = []
     for name in dict.fromkeys(row.quantity for profile in all_profiles(trainings) for row in profile.rows):

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 
 from matplotlib.figure import Figure
 
-from lisse.profile import Chart, Part, Profile, Value
+from lisse.profile import Chart, Part, Profile, Value, words_of
 from lisse.reporting.charts import arrays, rows
 from lisse.reporting.charts.scene import Drawing, Scene
 from lisse.reporting.declared import INSTRUMENTS
 from lisse.reporting.depth import depth_figure, overview_figure
 from lisse.reporting.figure import INK, panels, plain_text
 from lisse.reporting.marks import foot, put_legend
-from lisse.reporting.series import listed_profiles, words_of
+from lisse.reporting.series import listed_profiles
 
 #: Inches of one picture, by the form of a chart's first panel.
 SIZES = {

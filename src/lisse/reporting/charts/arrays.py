@@ -12,12 +12,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lisse.maths.intervals import across_clouds
-from lisse.profile import Panel, Part, coordinate_text
+from lisse.profile import Panel, Part, coordinate_text, words_of
 from lisse.reporting.charts.scene import Drawing, Scene, agrees
 from lisse.reporting.figure import GREY, INK, PALETTE, plain_text
 from lisse.reporting.marks import handle, log_ticks
 from lisse.reporting.measures import draw_measures
-from lisse.reporting.series import words_of
 
 MOST_LAYERS = 24
 LONGEST_BARS = 60

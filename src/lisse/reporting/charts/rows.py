@@ -13,12 +13,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from lisse.profile import Line, Look, Panel, Part, Row, Value, coordinate_text
+from lisse.profile import Line, Look, Panel, Part, Row, Value, coordinate_text, words_of
 from lisse.reporting.charts.scene import LINE_STYLES, STYLE_WORDS, Drawing, Scene, agrees
 from lisse.reporting.figure import GREY, INK, PALETTE, plain_text
 from lisse.reporting.kinds import KINDS
 from lisse.reporting.marks import draw_line, handle, kinds_legend, log_ticks, visible
-from lisse.reporting.series import LOOK_WORDS, Series, drawable, in_powers, on_line, without, words_of
+from lisse.reporting.series import LOOK_WORDS, Series, drawable, in_powers, on_line, without
 
 STANDING = 0.3  # opacity of bars and floors
 MOST_DECADES = 12  # a panel of powers of ten over more of them is compressed: a bound of 10^900 must not hide the free
