@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import Result
 
@@ -78,3 +79,60 @@ def test_data_show_the_shape(lisse: Run) -> None:
     result = lisse("bounds", "tiny_models:sound", "--data", "points.npz")
     assert result.exit_code == 0, result.stderr
     assert "(network)" in result.stdout
+
+
+# --- balls around samples ---------------------------------------------------------------------------------------------
+
+
+def test_a_classifier_s_answers_in_balls(lisse: Run) -> None:
+    model = "zoo:fc2?in_channels=1&size=8&mean=none&width=16&seed=3"
+    words = ["--data", "digits", "--norm", "linf", "--samples", 12, "--eps", 0.001, "--eps", 0.5]
+    result = lisse("bounds", model, *words)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("ε, linf ")
+    document = json.loads(lisse("bounds", model, *words, "--json").stdout)
+    assert (document["ball"], document["n"], len(document["samples"])) == ("linf", 12, 12)
+    assert all(row["certified"] <= row["attacked"] for row in document["samples"])
+    small, large = document["balls"]
+    assert small["proved"]["value"] == sum(row["certified"] >= 0.001 for row in document["samples"]) / 12
+    assert small["proved"]["low"] < small["proved"]["value"] <= small["not_reached"]["value"]
+    assert 0 < small["proved"]["value"] > large["proved"]["value"] == 0
+    assert document["certified"]["value"] <= document["attacked"]["value"]
+    other = json.loads(lisse("bounds", model, *words, "--json", "--seed", 1).stdout)
+    assert other["samples"] != document["samples"]
+
+
+def test_blocks_of_tokens_in_balls(lisse: Run, folder: Path) -> None:
+    pytest.importorskip("transformers")
+    (folder / "importable" / "tokens.py").write_text(
+        "import torch\nfrom transformers import ViTConfig, ViTModel\n\n\ndef layers():\n    torch.manual_seed(0)\n"
+        "    sizes = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)\n"
+        "    return ViTModel(ViTConfig(**sizes, image_size=4, patch_size=2), add_pooling_layer=False)\n"
+    )
+    inputs = np.random.default_rng(0).uniform(size=(4, 3, 4, 4)).astype("f4")
+    np.savez(folder / "tokens.npz", inputs=inputs)
+    words = ["bounds", "tokens:layers", "--data", "tokens.npz", "--eps", 0.0001, "--eps", 5]
+    result = lisse(*words)
+    assert result.exit_code == 0, result.stderr
+    assert "No bound of layers.0 at ε = 5: " in result.stdout
+    rows = json.loads(lisse(*words, "--json").stdout)["blocks"]
+    assert [row["eps"] for row in rows] == [0.0001, 5] * 2
+    assert 0 < rows[0]["lower"] <= rows[0]["upper"] < 1.1 * rows[0]["lower"]
+    assert rows[0]["reason"] == ""
+    assert lisse(*words, "--layers", "layers.1").stdout.count("layers.1") == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--eps", "0.1"], "say of which with --data"),
+        (["--data", "digits", "--eps", "0.1", "--radius", "2"], "--radius says nothing of a ball"),
+        (["--data", "digits", "--eps", "0.1", "--layers", "**"], "--layers chooses blocks of tokens"),
+        (["--data", "digits", "--eps", "-1"], "eps must"),
+    ],
+)
+def test_mistakes_about_balls_are_one_line(lisse: Run, words: list[str], message: str) -> None:
+    result = lisse("bounds", FC, *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr

@@ -21,10 +21,12 @@ from lisse.maths.spectral_norm import norm_interval
 from lisse.networks.bounds.blocks import Gated, residual_sums
 from lisse.networks.bounds.slopes import slope
 from lisse.networks.bounds.tokens import TokenAttention, is_token_norm, linear_parts, norm_parts, token_attention
+from lisse.progress import Event, Listener
 from lisse.taps import Tap, feed, find, is_shortage, prepared, still, tapped
 from lisse.taps.attending import AttentionCall, attending
 
 _MASKED = -1e30  # under it a logit is a mask's
+_QUIET = "its layer writes its own attention, and keeps its queries to itself."
 _EDGE = 1 + 1e-9  # of float64's rounding, which these sums of some thousand terms stay far below
 # Lipschitz constants of the derivatives of activations, rounded up, and where those are largest and least.
 _BENDS = (("QuickGELU", 0.86), ("GELU", 0.82), ("Gelu", 0.82), ("SiLU", 0.51))
@@ -116,7 +118,13 @@ class _Beyond(Exception):
 
 
 def local_bounds(
-    model: nn.Module, inputs: Any, eps: Sequence[float], *, layers: Sequence[str] | None = None, relative: bool = True
+    model: nn.Module,
+    inputs: Any,
+    eps: Sequence[float],
+    *,
+    layers: Sequence[str] | None = None,
+    relative: bool = True,
+    progress: Listener | None = None,
 ) -> list[LocalBound]:
     r"""Proved Lipschitz constants of each block of a Transformer in balls around the first sample of ``inputs``.
 
@@ -169,11 +177,7 @@ def local_bounds(
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"local_bounds: eps must be finite and not negative, got {value}.")
     network = copy.deepcopy(model).double().eval()
-    modules = dict(network.named_modules())
-    blocks: dict[str, Any] = {}
-    for name, module in modules.items():
-        if name and not any(name.startswith(f"{outer}.") for outer in blocks) and (stages := residual_sums(module)):
-            blocks[name] = stages
+    blocks = token_blocks(network)
     if layers is not None:
         missing = [name for name in layers if name not in blocks]
         if missing:
@@ -183,7 +187,9 @@ def local_bounds(
         raise TypeError("local_bounds: model must have a Transformer's blocks of a kind that is known, got none.")
     entries, ends, heads = _activations(network, inputs, blocks)
     bounds = []
-    for name, stages in blocks.items():
+    for index, (name, stages) in enumerate(blocks.items()):
+        if progress is not None:
+            progress(Event("bounds", index, len(blocks), "blocks"))
         tokens = entries[name][0]
         unit = float(tokens.norm(dim=-1).mean()) if relative else 1.0
         lower = math.nan
@@ -206,7 +212,18 @@ def local_bounds(
                 bounds.append(LocalBound(name, radius, reason=reason))
                 continue
             bounds.append(LocalBound(name, radius, lower / _EDGE, (upper + end.turn[0]) * _EDGE))
+    if progress is not None:
+        progress(Event("bounds", len(blocks), len(blocks), "blocks"))
     return bounds
+
+
+def token_blocks(model: nn.Module) -> dict[str, Any]:
+    """The blocks of a Transformer whose stages are known, by name; none is inside another."""
+    blocks: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        if name and not any(name.startswith(f"{outer}.") for outer in blocks) and (stages := residual_sums(module)):
+            blocks[name] = stages
+    return blocks
 
 
 # --- what a forward shows ---------------------------------------------------------------------------------------------
@@ -270,7 +287,7 @@ def _read(call: AttentionCall, source: Tensor, layer: TokenAttention | None) -> 
     assert layer is not None
     q, k = call.query, call.key
     if q is None or k is None:
-        return "its layer writes its own attention, and keeps its queries to itself."
+        return _QUIET
     if call.softcap is not None or call.sinks is not None:
         return "its logits are capped, or have sinks."
     shared = q.shape[1] // k.shape[1]
@@ -348,7 +365,7 @@ def _steps(branch: tuple[nn.Module, ...]) -> list[Callable[[_State, dict[nn.Modu
         part = parts.pop(0)
         layer = token_attention(part)
         if layer is not None:
-            steps.append(lambda x, heads, part=part, layer=layer: _attention(layer, heads[part], x))  # type: ignore[misc]
+            steps.append(lambda x, heads, part=part, layer=layer: _attention(layer, heads.get(part, _QUIET), x))  # type: ignore[misc]
         elif is_token_norm(part):
             steps.append(lambda x, heads, part=part: _norm(part, x))  # type: ignore[misc]
         elif isinstance(part, Gated):
