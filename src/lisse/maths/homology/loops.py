@@ -58,6 +58,48 @@ def savings(cost: Any, alone_a: Any, alone_b: Any) -> tuple[Any, Any, Any]:  # p
 
 
 @_compiled
+def _relax(
+    row: int, offset: float, edges: Any, columns: Any, weights: Any, price: Any, row_of: Any, near: Any, before: Any,
+    by: Any, state: Any, reached: Any, reach: float, end: int, count: int,
+) -> Any:  # fmt: skip  # pragma: no cover - runs as machine code
+    """Columns that are nearer by way of a row; the nearest free one, how far it is, and how many taken are reached."""
+    for edge in range(edges[0], edges[1]):
+        j = columns[edge]
+        far = weights[edge] - price[j] + offset
+        if far >= reach or state[j] == 2 or (state[j] == 1 and far >= near[j]):
+            continue
+        near[j], before[j], by[j] = far, row, edge
+        if row_of[j] < 0:
+            reach, end = far, j
+        elif state[j] == 0:
+            state[j], reached[count] = 1, j
+            count += 1
+    return reach, end, count
+
+
+@_compiled
+def _nearest(columns: Any, state: Any, near: Any, reach: float) -> int:  # pragma: no cover - runs as machine code
+    """Of columns that are reached and not gone through, the nearest within ``reach``; -1 where there is none."""
+    step = -1
+    for j in columns:
+        if state[j] == 1 and near[j] < reach:
+            step, reach = j, near[j]
+    return step
+
+
+@_compiled
+def _carry_back(
+    end: int, root: int, weights: Any, column_of: Any, row_of: Any, paid: Any, before: Any, by: Any
+) -> None:  # pragma: no cover - runs as machine code
+    """Every row on the path to ``end`` takes the column that the next one gives up; the path begins at ``root``."""
+    row = -1
+    while row != root and end >= 0:
+        row = before[end]
+        row_of[end], paid[end] = row, weights[by[end]]
+        column_of[row], end = end, column_of[row]
+
+
+@_compiled
 def matched_columns(
     begins: Any, columns: Any, weights: Any, alone: Any, m: int
 ) -> Any:  # pragma: no cover - runs as machine code
@@ -76,42 +118,25 @@ def matched_columns(
         count, row, offset = 0, root, 0.0
         reach, last, end = alone[root], root, -1  # the nearest end: a free column, or else the diagonal of a row
         while True:
-            for edge in range(begins[row], begins[row + 1]):
-                j = columns[edge]
-                far = weights[edge] - price[j] + offset
-                if far >= reach or state[j] == 2 or (state[j] == 1 and far >= near[j]):
-                    continue
-                near[j], before[j], by[j] = far, row, edge
-                if row_of[j] < 0:
-                    reach, end = far, j
-                elif state[j] == 0:
-                    state[j] = 1
-                    reached[count] = j
-                    count += 1
-            step, least = -1, reach
-            for k in range(count):
-                j = reached[k]
-                if state[j] == 1 and near[j] < least:
-                    step, least = j, near[j]
+            edges = begins[row], begins[row + 1]
+            reach, end, count = _relax(
+                row, offset, edges, columns, weights, price, row_of, near, before, by, state, reached, reach, end, count
+            )
+            step = _nearest(reached[:count], state, near, reach)
             if step < 0:
                 break
             state[step] = 2
             row = row_of[step]
-            offset = least - (paid[step] - price[step])
+            offset = near[step] - (paid[step] - price[step])
             if offset + alone[row] < reach:
                 reach, last, end = offset + alone[row], row, -1
-        for k in range(count):
-            j = reached[k]
+        for j in reached[:count]:
             if state[j] == 2:
                 price[j] += near[j] - reach
             state[j] = 0
         if end < 0 and last != root:  # it goes to the diagonal and leaves its column
             end = column_of[last]
             column_of[last] = -1
-        while end >= 0:
-            row = before[end]
-            row_of[end], paid[end] = row, weights[by[end]]
-            column_of[row], end = end, column_of[row]
-            if row == root:
-                break
+        if end >= 0:
+            _carry_back(end, root, weights, column_of, row_of, paid, before, by)
     return column_of
