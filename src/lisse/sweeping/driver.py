@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lisse.maths.given import check_least
 from lisse.profile_file import writing
 from lisse.profile_file.replacement import remove_left
 from lisse.progress import Bar, Event, Listener
@@ -50,10 +51,8 @@ def sweep(
     of a GPU that a unit takes, where the plan says ``device = "cuda"``. A unit whose process is killed is tried
     ``retries`` times more. Numbers do not depend on the executor.
     """
-    if retries < 0:
-        raise ValueError(f"sweep: retries must be at least 0, got {retries}.")
-    if workers is not None and workers < 1:
-        raise ValueError(f"sweep: workers must be at least 1, got {workers}.")
+    check_least("sweep", 0, retries=retries)
+    check_least("sweep", 1, workers=1 if workers is None else workers)
     if not 0 <= gpus <= 1:
         raise ValueError(f"sweep: gpus must lie in 0..1, got {gpus}. A unit is measured on one.")
     plan = plan_of(plan)
