@@ -72,6 +72,20 @@ def test_convolutions_residual_sums_pools_and_normalisation_inside_the_model():
         torch.testing.assert_close(before, after)
 
 
+@pytest.mark.parametrize("goal", [0.05, 30.0])
+def test_the_cap_of_a_chain_takes_few_bounds_and_that_of_sums_as_close_a_one(goal, monkeypatch):
+    bounds = []
+    monkeypatch.setattr("lisse.networks.cap.of_module", lambda *a, **k: bounds.append(of_module(*a, **k)) or bounds[-1])
+    Cap(dense(), torch.rand(3, 6), goal)
+    assert len(bounds) <= 5
+    with seeded(0):
+        model = nn.Sequential(Residual(), Residual(), nn.Flatten(), nn.Linear(72, 4))
+    for part in model.parameters():
+        part.data *= 100
+    Cap(model, torch.rand(3, 2, 6, 6), goal).keep()
+    assert 0.85 * goal < constant(model, 2, 6, 6) <= goal
+
+
 def test_networks_of_the_zoo_are_converted_in_place():
     with seeded(0):
         model = build("lenet", in_channels=1, size=28)
@@ -87,8 +101,10 @@ def test_networks_of_the_zoo_are_converted_in_place():
         (nn.Sequential(nn.ReLU(), nn.Tanh()), 1.0, "must have linear layers"),
         (dense(), 0.0, "constant must be positive and finite, got 0.0"),
         (dense(), math.inf, "constant must be positive and finite"),
+        (Residual(), 0.5, "constant must be above 1, what is left of this network .* got 0.5"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(model, goal, message):
+    example = torch.rand(3, 2, 6, 6) if isinstance(model, Residual) else torch.rand(3, 6)
     with pytest.raises(ValueError, match=message):
-        Cap(model, torch.rand(3, 6), goal)
+        Cap(model, example, goal)

@@ -15,6 +15,7 @@ from lisse.networks.bounds.operators import Convolution, operator_norm
 from lisse.taps import find, plain
 
 _TOL = 1e-2
+_CLOSE = 2e-3  # of logarithms: half a per cent
 
 
 class Cap:
@@ -48,23 +49,36 @@ class Cap:
         self.share = self._share(root, sites[""])
 
     def _share(self, root: nn.Module, shape: tuple[int, ...]) -> float:
-        """The cap of a layer, by bisection of the whole network's bound in it."""
+        """The cap of a layer, where the whole network's bound is the constant.
+
+        The bound's logarithm is convex in the cap's, a line in a chain: the chord leads there at once, or from below.
+        """
         twin = copy.deepcopy(root)
         twins = dict(zip((part for part in root.modules()), twin.modules(), strict=True))
         weights = [nn.Parameter(part.weight.detach() / _norm(part, size)) for part, size in self.layers]
         parts = [twins[part] for part, _ in self.layers]
 
-        def log10(share: float) -> float:
+        def excess(share: float) -> float:
             for part, weight in zip(parts, weights, strict=True):
-                part.weight = nn.Parameter(weight.detach() * share)
+                part.weight = nn.Parameter(weight.detach() * 10**share)
             bound = of_module(twin, radius=1.0, input_shape=shape, metric="euclidean", tol=_TOL)
-            return bound.log10
+            return bound.log10 - math.log10(self.constant)
 
-        goal, low, high = math.log10(self.constant), 1e-3, 1e3
-        for _ in range(24):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if log10(middle) <= goal else (low, middle)
-        return low * (1 - _TOL)
+        low, high = -3.0, 3.0
+        below, above = excess(low), excess(high)
+        if below > 0:
+            raise ValueError(
+                f"Cap: constant must be above {self.constant * 10**below:.3g}, what is left of this network with "
+                f"all its layers near 0, got {self.constant:g}. Give a larger one."
+            )
+        while high - low > _CLOSE and above > 0:
+            chord = low + (high - low) * below / (below - above)
+            for middle in (chord - _CLOSE / 8, chord + _CLOSE / 2, (low + high) / 2):
+                if not low < middle < high or high - low <= _CLOSE:
+                    continue
+                value = excess(middle)
+                low, below, high, above = (middle, value, high, above) if value <= 0 else (low, below, middle, value)
+        return float(10**low) * (1 - _TOL)
 
     @torch.no_grad()
     def keep(self) -> float:
