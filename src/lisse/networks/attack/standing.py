@@ -29,8 +29,8 @@ def standing(
     """Which answers ``[n]`` are right at ``x`` and at all that APGD finds within ``eps``: by two losses, in turn.
 
     The cross-entropy first, then, on what still stands, the margin over the gap of the logits (DLR; the plain margin
-    where there are two classes), each from ``restarts`` random points, ``steps`` at a time. What the first finds beside the
-    second it finds less of where the network is very sure; the second does not mind the scale of the logits. An upper estimate of what
+    where there are two classes), each from ``restarts`` random points, ``steps`` at a time. The scale of the logits
+    changes nothing of the second; the first adds less to it where a network is very sure. An upper estimate of what
     would stand under any attack: :func:`auto_attack` takes one to three points more from most networks, at many times
     the cost. Reference: [croce2020].
     """
