@@ -61,7 +61,9 @@ def test_the_precision_is_the_checkpoints_own_or_the_one_that_is_asked_for(llama
     [
         ("dtype=int8", "dtype must be among auto, float32.* got 'int8'"),
         ("device_map=3", "device_map must be auto, .* got 3"),
-        ("attn=flash", "attention must be eager or sdpa, got 'flash'"),
+        ("device_map=everywhere", "device_map must be auto, .* got 'everywhere'"),
+        ("attn=flash", "attn must be eager or sdpa, got 'flash'"),
+        ("length=64", r"goes with the data: text:FILE\?length=128"),
         ("head=ViTModel", "head must be a class for llama models, got ViTModel, which is for vit.*saved as LlamaModel"),
         ("head=LlamaForCausalLM", r"all weights of LlamaForCausalLM, got 1 missing \(lm_head.weight\)"),
     ],

@@ -391,6 +391,32 @@ def test_a_recording_is_a_side_in_both_directions(tmp_path):
         lisse.drift(f"recorded:{tmp_path / 'a'}", a, data[:12], instrument=QUICK)
 
 
+def test_a_recording_need_not_have_an_answer_nor_its_layers_in_order(tmp_path):
+    a = llama()
+    b = copy.deepcopy(a)
+    scaled("model.layers.0.mlp.down_proj.weight")(b)
+    scaled("model.embed_tokens.weight")(b)
+    with torch.no_grad():
+        given = a(**tokens(), output_hidden_states=True)
+    layers = {"stem": given.hidden_states[0], "model.layers.0": given.hidden_states[1]}  # the stem's name comes last
+    for name, more in (("some", {}), ("all", {"logits": given.logits})):
+        (tmp_path / name).mkdir()
+        save_file(
+            {key: rows.contiguous() for key, rows in {**layers, **more}.items()}, tmp_path / name / "x.safetensors"
+        )
+    for left, right in ((f"recorded:{tmp_path / 'some'}", a), (a, f"recorded:{tmp_path / 'some'}")):
+        notes = lisse.drift(left, right, tokens(), instrument=QUICK).notes
+        assert notes[0].startswith("B does not part from A in a layer that was recorded; whether the answer does")
+    profile = lisse.drift(f"recorded:{tmp_path / 'some'}", b, tokens(), instrument=QUICK)
+    assert profile.notes[0].startswith("B parts from A at stem.")
+    assert any("for it was not recorded" in note for note in profile.notes)
+    same = lisse.drift(f"recorded:{tmp_path / 'all'}", a, tokens(), instrument=QUICK)
+    assert "no answer differs by more than noise" in same.notes[0]
+    assert not any("logits" in note for note in same.notes)
+    profile = lisse.drift(f"recorded:{tmp_path / 'all'}", b, tokens(), instrument=QUICK)
+    assert profile.notes[0].startswith("B parts from A at stem: ")
+
+
 def test_what_is_not_finite_is_said_and_everything_before_it_measured():
     a = llama()
     b = copy.deepcopy(a)

@@ -100,6 +100,11 @@ def test_no_attention_is_said():
     assert attention_sites(mamba, ids) == ([], [])
     profile = measure(mamba, ids, Propagation(samples=4))
     assert any("MambaModel has none" in note for note in profile.notes)
+    rwkv = transformers.RwkvModel(
+        transformers.RwkvConfig(vocab_size=32, hidden_size=16, num_hidden_layers=2, context_length=8)
+    )
+    notes = measure(rwkv, ids, Propagation(samples=4)).notes  # what it calls attention is a recurrence
+    assert any("what is called so gives no weights" in note for note in notes)
 
 
 def test_a_model_is_as_it_was_after_it_was_listened_to():

@@ -110,6 +110,9 @@ def test_every_instrument_measures_it_or_says_why_not(tmp_path, truth):
     profile = lisse.measure(player, player.lisse.data, [kind() for kind in ALL])
     assert all(part.rows or part.notes for part in profile.parts)
     assert {part.instrument for part in profile.parts if part.rows} >= {"topology", "isometry", "sensitivity"}
+    reasons = {part.instrument: " ".join(part.notes) for part in profile.parts if not part.rows}
+    for name in ("stability", "lipschitz", "robustness"):
+        assert "there are recorded activations alone" in reasons[name]
 
 
 def test_from_the_command_line(tmp_path, truth):

@@ -14,6 +14,7 @@ from lisse.instruments.jacobians import graph, graph_bytes, local_norm, samples_
 from lisse.maths.given import all_finite, overflow_advice
 from lisse.networks.bounds import LayerBound, layer_bounds
 from lisse.networks.bounds.layers import WHOLE_NETWORK
+from lisse.networks.recorded import only_recorded
 from lisse.profile import Chart, Line, Panel, Part, Quantity, Row
 from lisse.run import Instrument, Run, option
 from lisse.run.rows import largest_row, value_row
@@ -93,6 +94,8 @@ class Lipschitz(Instrument):
 
     def fits(self, run: Run) -> str | None:
         """Any network of whose blocks one has a bound."""
+        if (reason := only_recorded(run.model, "it reads weights")) is not None:
+            return reason
         if run.taps.source is None:
             return "it has no place where a sample enters."
         return None

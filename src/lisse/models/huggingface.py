@@ -8,6 +8,7 @@ for); from there on everything is offline.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ OPTIONS = ("head", "attention", "attn", "dtype", "device_map", "size", "mean", "
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 # transformers also takes the name of a repository, whose compiled kernel it would fetch and run.
 ATTENTION = ("eager", "sdpa")
+_SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu)(:\d+)?")
 TOKENIZERS = (
     "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model",
     "sentencepiece.bpe.model",
@@ -50,20 +53,24 @@ def huggingface_model(name: str, options: dict[str, Any]) -> nn.Module:
     if strange:
         raise ValueError(
             f"load_model: options of hf: must be among {', '.join((*OPTIONS, 'weights'))}, got {', '.join(strange)}. "
-            "Leave out what you do not want to change."
+            + (
+                "The length of texts goes with the data: text:FILE?length=128."
+                if "length" in strange
+                else "Leave out what you do not want to change."
+            )
         )
-    if "attn" in options:
-        options = {**options, "attention": options.get("attention", options["attn"])}
-    attention = options.get("attention", "eager")
-    if attention not in ATTENTION:
-        raise ValueError(f"load_model: attention must be {' or '.join(ATTENTION)}, got {attention!r}. Leave it out.")
+    word = "attn" if "attn" in options and "attention" not in options else "attention"
+    options = {**options, "attention": options.get(word, "eager")}
+    if options["attention"] not in ATTENTION:
+        raise ValueError(f"load_model: {word} must be {' or '.join(ATTENTION)}, got {options[word]!r}. Leave it out.")
     if options.get("dtype", "auto") not in DTYPES:
         raise ValueError(
             f"load_model: dtype must be among {', '.join(DTYPES)}, got {options['dtype']!r}. Leave it out."
         )
-    if not isinstance(options.get("device_map", "auto"), str):
+    spread = options.get("device_map", "auto")
+    if not isinstance(spread, str) or not (spread in _SPREAD or _DEVICE.fullmatch(spread)):
         raise ValueError(
-            f"load_model: device_map must be auto, balanced, sequential or a device, got {options['device_map']!r}."
+            f"load_model: device_map must be {', '.join(_SPREAD)} or a device, got {spread!r}. auto uses all there are."
         )
     if "device_map" in options:
         extra("accelerate", "hf", "load_model")

@@ -109,6 +109,11 @@ class Recorded(nn.Module):
         return result
 
 
+def only_recorded(model: nn.Module, need: str) -> str | None:
+    """Why an instrument that needs more (``it deforms images``) does not fit, where activations are all there is."""
+    return f"{need}, and of this network there are recorded activations alone." if isinstance(model, Recorded) else None
+
+
 def _shards(folder: Path) -> dict[str, list[Shard]]:
     """All arrays of a folder by layer, in the order of the files."""
     if not folder.is_dir():

@@ -25,6 +25,8 @@ from lisse.taps.tap import tensors
 
 PairSide = Literal["a", "b"]
 
+_SIDES: tuple[PairSide, ...] = ("b", "a")
+_ANSWERS = ("logits", "output", "outputs", "answer")
 _NO_ANSWER = ("past_key_values", "hidden_states", "attentions", "cross_attentions")
 
 
@@ -76,7 +78,9 @@ class RunPair:
         if not self.layers:
             self.layers, self.notes = matched(self.a, self.b, self.names)
         first, second = (run.taps[-1].shape if run.taps[-1].role == "output" else () for run in (self.a, self.b))
-        if first != second and len(first) > 1 and first[:-1] == second[:-1]:  # tokens, and no other classes
+        if (
+            self.is_live("a") and self.is_live("b") and first != second and len(first) > 1 and first[:-1] == second[:-1]
+        ):  # tokens, and no other classes
             self.columns = min(first[-1], second[-1])
             words = f"{self.names[0]} answers {first[-1]} numbers and {self.names[1]} {second[-1]}"
             self.notes = (*self.notes, f"{words}: the first {self.columns} of both are compared.")
@@ -168,12 +172,31 @@ class RunPair:
             if side == "b" and self.autocast is not None:
                 stack.enter_context(torch.autocast(run.device.type, self.autocast))
             for batch in run.data.batches(size, start=start, stop=stop, device=run.device):
-                answers.append(_answers(run.forward(batch.inputs, batch.start), batch.size))
+                output = run.forward(batch.inputs, batch.start)
+                if isinstance(run.model, Recorded):
+                    output = self._recorded_answer(run.model, batch.inputs)
+                answers.append(_answers(output, batch.size))
                 offset += batch.size
         joined = {name: torch.cat([part[name] for part in answers]) for name in answers[0]}
         if self.columns is not None and "answer" in joined:
             joined["answer"] = joined["answer"][..., : self.columns]
         return joined
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether both sides have an answer: a recording may have none."""
+        return all(self._answer_name(run.model) for run in (self.a, self.b) if isinstance(run.model, Recorded))
+
+    def _answer_name(self, recorded: Recorded) -> str | None:
+        """The layer of a recording that is its answer: called as the network's, or so; of two recordings the last."""
+        live = next((self.side(side) for side in _SIDES if self.is_live(side)), None)
+        if live is None:
+            return recorded.names[-1]
+        return next((name for name in (live.taps[-1].name, *_ANSWERS) if name in recorded.names), None)
+
+    def _recorded_answer(self, recorded: Recorded, samples: Any) -> Any:
+        name = self._answer_name(recorded)
+        return () if name is None else recorded.get_submodule(name)(samples)
 
     def mask(self, start: int, stop: int) -> Tensor | None:
         """Which tokens count ``[n, t]``, on the device of the run: padding is not data. ``None`` where all do."""
@@ -357,8 +380,10 @@ def matched(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> tuple[tuple[
             f"{len(unlike)} of {len(pairs)} layers have other shapes in {names[1]}, the first is {first.name} "
             f"({list(first.shape)} and {list(second.shape)}): of these only their similarity is measured."
         )
-    missing = [tap.name for tap in left if tap not in [first for first, _ in pairs]]
-    alone = [tap.name for tap in right if tap not in [second for _, second in pairs]]
+    if isinstance(a.model, Recorded) and not isinstance(b.model, Recorded):  # whose names may be in any order
+        pairs.sort(key=lambda pair: right.index(pair[1]))
+    missing = [tap.name for tap in left if tap not in [first for first, _ in pairs] and tap.name not in _ANSWERS]
+    alone = [tap.name for tap in right if tap not in [second for _, second in pairs] and tap.name not in _ANSWERS]
     for name, layers in zip(names, (missing, alone), strict=True):
         if layers and pairs:
             notes.append(f"{len(layers)} layers of {name} have no counterpart: {', '.join(layers[:5])}.")

@@ -309,7 +309,8 @@ class Drift(Instrument):
         answer = self._p(pair, numbers, floors, "drift", [pair.output], margin=1.0)
         if not layers:  # then nothing but the answer says so, and a little more rounding than A has is no news
             answer = self._p(pair, numbers, floors, "drift", [pair.output])
-        output_parts = answer[0] <= 1 - self.level if answer else True  # answers of two shapes are no noise
+        # Answers of two shapes are no noise; where one was not recorded, a layer that parts is what there is.
+        output_parts = answer[0] <= 1 - self.level if answer else bool(layers) or pair.is_answered
         if n < LEAST_TESTED:
             notes.append(
                 f"With fewer than {LEAST_TESTED} samples a layer parts where all are above the noise, at no level."
@@ -321,7 +322,7 @@ class Drift(Instrument):
             few = (max(hits), n) if layers else None
         elif layers and 0 < (count := int(numbers[f"broken/injected/{layers[0]}"].sum())) < n and p[layers[0]] == 0:
             few = (count, n)
-        return Finding(layers, (), output_parts, few, bool(names)), p
+        return Finding(layers, (), output_parts, few, bool(names), pair.is_answered), p
 
     def _p(
         self, pair: RunPair, numbers: Mapping[str, Tensor], floors: Mapping[str, Tensor], quantity: str,
@@ -349,6 +350,9 @@ class Drift(Instrument):
 
     def _shares(self, pair: RunPair, finding: Finding, notes: list[str]) -> list[Row]:
         """What each layer that parts is of the change of the answer, in both orders and between them."""
+        if not finding.answered:
+            notes.append("No layer has a share of the change of the answer, for it was not recorded.")
+            return []
         count = pair.take(self.swaps)
         taps = [tap for layer in pair.alike for tap in (layer.a, layer.b)]
         key = f"swaps {' '.join(finding.layers)}"

@@ -12,7 +12,8 @@ from lisse.profile import Row
 class Finding:
     """Where B parts from A: the layers that do, in order, the parts of the first, and whether the answer does.
 
-    ``few`` is in how many of how many samples, where these are too few for a layer to be told from chance by itself.
+    ``few`` is in how many of how many samples, where these are too few for a layer to be told from chance by itself;
+    ``answered`` whether both have an answer.
     """
 
     layers: Sequence[str] = ()
@@ -20,6 +21,7 @@ class Finding:
     output_parts: bool = False
     few: tuple[int, int] | None = None
     comparable: bool = True
+    answered: bool = True
 
     @property
     def first(self) -> str | None:
@@ -34,6 +36,8 @@ def sentence(
     a, b = names
     size = "" if drift is None else f" The answers differ by {drift.value:.2g} of their size."
     if finding.first is None:
+        if not finding.answered:
+            return f"{b} does not part from {a} in a layer that was recorded; whether the answer does is not known."
         if finding.output_parts and not finding.comparable:
             return f"{b} parts from {a}; in which layer cannot be said, for none of one is as that of the other.{size}"
         if finding.output_parts:

@@ -259,7 +259,8 @@ class Propagation(Instrument):
             return f"it reads attention, and {name} has none that lisse knows."
         if not holds_masked(run.model):
             _, sites, reasons = attention_of(run)
-            return None if sites else f"no attention can be read: {' '.join(reasons[:3])}"
+            words = " ".join(reasons[:3]) or "what is called so gives no weights from tokens to tokens."
+            return None if sites else f"no attention can be read: {words}"
         return None
 
     SPARES: ClassVar[str] = "Give a smaller --batch, or fewer kernels= and lemma=."

@@ -25,6 +25,7 @@ from lisse.networks.attack import attack_distance, signs
 from lisse.networks.attack.checks import DECLARE, Bounds
 from lisse.networks.attack.sanity import FLAT
 from lisse.networks.bounds import certified_radius
+from lisse.networks.recorded import only_recorded
 from lisse.profile import EVERYTHING, LAYERS, Chart, Headline, Line, Panel, Part, Quantity, Row, Value
 from lisse.run import Instrument, Run, level_option, option
 from lisse.taps import feed, is_shortage, prepared, still
@@ -314,6 +315,8 @@ class Robustness(Instrument):
 
     def fits(self, run: Run) -> str | None:
         """Classifiers on images or vectors with labels."""
+        if (reason := only_recorded(run.model, "it changes inputs")) is not None:
+            return reason
         inputs, targets = run.data.form, run.data.targets
         if targets is None:
             return f"it counts right answers, and {run.data.name} has no labels."

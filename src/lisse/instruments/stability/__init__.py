@@ -20,6 +20,7 @@ from lisse.instruments.stability.views import FieldDraws, Perturbations, Setting
 from lisse.maths.diffeomorphism import Diffeomorphism
 from lisse.maths.diffeomorphism.modes import GridRule, ModeRule, check_rules
 from lisse.maths.diffeomorphism.warp import Interpolation
+from lisse.networks.recorded import only_recorded
 from lisse.profile import EVERYTHING, Chart, Headline, Line, Panel, Part, Quantity, Reduction, Value
 from lisse.recording import parse_bytes
 from lisse.run import Instrument, Run, level_option, option
@@ -215,6 +216,8 @@ class Stability(Instrument):
 
     def fits(self, run: Run) -> str | None:
         """Networks on images: one tensor of ``[n, c, h, w]``, at least two of them, of two pixels a side or more."""
+        if (reason := only_recorded(run.model, "it deforms images")) is not None:
+            return reason
         inputs = run.data.form
         if not isinstance(inputs, Tensor) or inputs.ndim != 4:
             shape = f"of shape {list(inputs.shape)}" if isinstance(inputs, Tensor) else "with several parts"
