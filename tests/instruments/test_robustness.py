@@ -15,6 +15,7 @@ from lisse.instruments.robustness.rows import corruption_curves, corruption_tabl
 from lisse.maths.corruption import corrupt
 from lisse.maths.intervals import share_interval
 from lisse.models import declare
+from lisse.networks.bounds import relaxation
 
 GENERATOR = torch.Generator().manual_seed(3)
 IMAGES = torch.randint(256, (60, 3, 8, 8), generator=GENERATOR, dtype=torch.uint8)
@@ -510,7 +511,7 @@ def test_judging_numbers_travel_sample_by_sample():
     )
 
 
-def test_certified_rows_stand_below_those_of_the_attack():
+def test_certified_rows_stand_below_those_of_the_attack(monkeypatch):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.ReLU(), torch.nn.Linear(12, 3)).eval()
     x = torch.rand(12, 6)
@@ -530,6 +531,20 @@ def test_certified_rows_stand_below_those_of_the_attack():
         (share,) = [r.value for r in attacked.rows if r.quantity == "attack_accuracy" and r.at["eps"] == eps]
         assert by["certified_accuracy", eps].value <= share
     assert not [row for row in lisse.measure(model, data, Robustness(**options)).rows if "certified" in row.quantity]
+    notes = lisse.measure(model, data, Robustness(**options, certified=4, refine=0)).notes
+    assert not [note for note in notes if "certified" in note]
+    layers = [part for _ in range(20) for part in (torch.nn.Linear(12, 12), torch.nn.ReLU())]
+    deep = torch.nn.Sequential(torch.nn.Linear(6, 12), *layers, torch.nn.Linear(12, 3)).eval()
+    for weight in deep.parameters():
+        weight.data *= 2
+    answers = lisse.Dataset("deep", x, deep(x).argmax(1))
+    profile = lisse.measure(deep, answers, Robustness(**options, certified=4, distances=12, refine=0, clip=False))
+    assert any("says nothing beside" in note for note in profile.notes)
+    assert not [row for row in profile.rows if "certified" in row.quantity]
+    monkeypatch.setattr(relaxation, "_EFFORT", 100)
+    notes = lisse.measure(model, data, Robustness(**options, certified=4, refine=1)).notes
+    assert any("ask for refine=2 (it is 1)" in note for note in notes)
+    monkeypatch.undo()
     squares = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.Softsign()).eval()
     notes = lisse.measure(squares, data, Robustness(**options, certified=4)).notes
     assert any(note.startswith("Nothing is certified: Softsign must have a rule") for note in notes)

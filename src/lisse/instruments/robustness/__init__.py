@@ -24,7 +24,7 @@ from lisse.networks.answers import are_classes, logits_of
 from lisse.networks.attack import attack_distance, signs
 from lisse.networks.attack.checks import DECLARE, Bounds
 from lisse.networks.attack.sanity import FLAT
-from lisse.networks.bounds import certified_radius
+from lisse.networks.bounds import certified_radius, least_refine
 from lisse.networks.recorded import only_recorded
 from lisse.profile import EVERYTHING, LAYERS, Chart, Headline, Line, Panel, Part, Quantity, Row, Value
 from lisse.run import Instrument, Run, level_option, option
@@ -32,6 +32,8 @@ from lisse.taps import feed, is_shortage, prepared, still
 
 # Radii at which published networks begin to fall and have fallen: of colour images, and of grey ones such as MNIST.
 _COLOUR, _GREY = (0.5 / 255, 1 / 255, 2 / 255, 4 / 255, 8 / 255), (0.02, 0.05, 0.1, 0.2, 0.3)
+
+VACUOUS = 1e3  # times the certified distance: an attack's from which on that says nothing
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,11 @@ class Robustness(Instrument):
         200, "samples whose distance to an attack is searched; 0 leaves it out", quick=32, usual=100, least=0
     )
     certified: int = option(
-        0, "samples whose distance to a wrong answer is proved from below; 0 leaves it out", least=0
+        0, "samples whose distance to a wrong answer is proved from below; 0 leaves it out", usual=8, least=0
     )
-    refine: int = option(1024, "most units of a layer that this proof looks at one by one", least=0)
+    refine: int = option(
+        1024, "effort of this proof: most units of a layer that it looks at one by one", usual=128, least=0
+    )
     level: float = level_option()
 
     LEFT_OUT: ClassVar = {
@@ -416,7 +420,8 @@ class Robustness(Instrument):
     def _certified_rows(self, run: Run, arrays: dict[str, np.ndarray], notes: list[str]) -> list[Row]:
         """What is proved of the first samples, at the sizes of the attacks."""
         n = run.take(self.certified)
-        reach = box_width(inputs_of(run, n))[self.norm]
+        inputs = inputs_of(run, n)
+        reach = box_width(inputs)[self.norm]
 
         def proved(start: int, stop: int) -> dict[str, Tensor]:
             (batch,) = run.data.batches(stop - start, start=start, stop=stop, device=run.device)
@@ -428,11 +433,25 @@ class Robustness(Instrument):
             return {"radii": radii.cpu()}
 
         try:
+            least = least_refine(run.model, tuple(inputs.shape[1:]))
+            if 0 < self.refine < least:
+                notes.append(
+                    f"Nothing is certified: a network and inputs of this size ask for refine={least:.0f} (it is "
+                    f"{self.refine}), and then for minutes a sample."
+                )
+                return []
             radii = run.blocks(self, "certified", n, proved, task=f"{self.name}: certified radius", step=16)["radii"]
         except TypeError as refusal:
             notes.append(f"Nothing is certified: {str(refusal).removeprefix('Relaxation: ')}")
             return []
         arrays["samples/certified_radius"] = radii.numpy()
+        distances = torch.as_tensor(arrays.get("samples/attack_distance", np.zeros(0)))[:n]
+        if len(distances) == n and float(radii.median()) < float(distances.median()) / VACUOUS:
+            notes.append(
+                f"The proved radius, {float(radii.median()):.2g} for half of {n} samples, says nothing beside "
+                f"{float(distances.median()):.2g} of the attack: intervals grow with every layer."
+            )
+            return []
         return certified_rows(radii, self._sizes(run), run, norm=self.norm, level=self.level)
 
     def _sizes(self, run: Run) -> list[float]:

@@ -88,6 +88,11 @@ def certified_radius(
     return torch.maximum(radius, promise.clamp_max(largest))
 
 
+def least_refine(model: nn.Module, shape: tuple[int, ...]) -> float:
+    """The least ``refine`` at which samples of ``shape`` have tangents; deep networks certify little below it."""
+    return Relaxation(model, shape).least
+
+
 def lipschitz_radius(model: nn.Module, x: Tensor, y: Tensor, *, tol: float = 1e-3) -> Tensor:
     r"""The radius ``[n]`` in ℓ2 that the weights alone certify: :math:`\min_{c \ne y} (z_y - z_c)/(\sqrt2 L)`, or 0.
 

@@ -12,6 +12,7 @@ from lisse.networks.attack.norms import Norm
 from lisse.networks.bounds.steps import ROUNDOFF, TINY, Node, Steps
 from lisse.networks.bounds.tangent import MOST_ENTRIES, Tangent, TangentBall
 
+_EFFORT = 2**23  # entries of an input times those of all steps, for each unit of ``refine``: what a tangent may cost
 _LOOSE = 1.1  # times the tangent's share of an interval: a walk back is worth while above
 
 
@@ -36,12 +37,16 @@ class Relaxation:
         self.refine, self.chunk = refine, chunk
         steps = Steps(model, shape)
         self.nodes, self.end = steps.nodes, steps.end
+        entries = self.nodes[0].shape.numel()
+        forwards = entries * sum(node.shape.numel() for node in self.nodes)
+        #: The least ``refine`` at which samples have tangents; infinite where none is enough.
+        self.least = math.ceil(forwards / _EFFORT) if entries <= MOST_ENTRIES else math.inf
 
     # -- bounds in a ball ----------------------------------------------------------------------------------------------
 
     def tangents(self, x: Tensor, norm: Norm) -> list[Tangent]:
-        """Those of the samples ``x`` ``[n, …]``; none where ``refine`` is 0, or an input of too many entries."""
-        if not self.refine or x[0].numel() > MOST_ENTRIES:
+        """Those of the samples ``x`` ``[n, …]``; none where ``refine`` is too little for what they cost."""
+        if self.refine < self.least:
             return []
         return [Tangent(self.nodes, sample[None].double(), norm) for sample in x]
 
