@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SPEAKING = {"model", "data", "split", "eps", "ball", "samples", "seed", "layers", "device", "as_json", "out"}
 LEAST = 5  # samples for an interval of a median
-VACUOUS = 1e4  # times the stretch at the sample: above it a bound says nothing
+_VACUOUS = 1e4  # times the stretch at the sample: above it a bound says nothing
 
 
 def ball_document(ctx: click.Context, model: nn.Module, values: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _blocks(ctx: click.Context, model: nn.Module, values: dict[str, Any]) -> dic
 
 
 def _vacuous(row: LocalBound) -> str:
-    if row.upper <= VACUOUS * row.lower:
+    if row.upper <= _VACUOUS * row.lower:
         return ""
     size = f"10^{number_text(math.log10(row.upper), 3)}" if math.isfinite(row.upper) else "no number"
     return f"{size} in a ball of this size: what attention and slopes can turn by is more than what they are."

@@ -33,7 +33,7 @@ from lisse.taps import feed, is_shortage, prepared, still
 # Radii at which published networks begin to fall and have fallen: of colour images, and of grey ones such as MNIST.
 _COLOUR, _GREY = (0.5 / 255, 1 / 255, 2 / 255, 4 / 255, 8 / 255), (0.02, 0.05, 0.1, 0.2, 0.3)
 
-VACUOUS = 1e3  # times the certified distance: an attack's from which on that says nothing
+_VACUOUS = 1e3  # times the certified distance: an attack's from which on that says nothing
 
 
 @dataclass(frozen=True)
@@ -446,7 +446,7 @@ class Robustness(Instrument):
             return []
         arrays["samples/certified_radius"] = radii.numpy()
         distances = torch.as_tensor(arrays.get("samples/attack_distance", np.zeros(0)))[:n]
-        if len(distances) == n and float(radii.median()) < float(distances.median()) / VACUOUS:
+        if len(distances) == n and float(radii.median()) < float(distances.median()) / _VACUOUS:
             notes.append(
                 f"The proved radius, {float(radii.median()):.2g} for half of {n} samples, says nothing beside "
                 f"{float(distances.median()):.2g} of the attack: intervals grow with every layer."
