@@ -12,9 +12,9 @@ import difflib
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, partial
 from typing import Any, Literal, overload
 
 import torch
@@ -52,12 +52,12 @@ class Taps(Sequence[Tap]):
         head: Tap | None = None,
         end: Tap | None = None,
         notes: Iterable[str] = (),
-        everywhere: Iterable[Tap] = (),
+        everywhere: Callable[[], Iterable[Tap]] = tuple,
     ) -> None:
         self._taps = tuple(taps)
         self.skipped, self.notes = tuple(skipped), tuple(notes)
         self.source, self.head, self.end = source, head, end
-        self._everywhere = tuple(everywhere)
+        self._everywhere = everywhere
 
     @overload
     def __getitem__(self, index: int) -> Tap: ...
@@ -84,8 +84,11 @@ class Taps(Sequence[Tap]):
 
     @property
     def everywhere(self) -> Taps:
-        """All places that can be read, as ``find(model, example, ["**", "**:in"])`` gives them; nothing is run."""
-        return self._of(self._everywhere)
+        """All places that can be read, as ``find(model, example, ["**", "**:in"])`` gives them; nothing is run.
+
+        For that, some thousand numbers of each place are kept (:class:`~lisse.taps.blocks.Sketch`).
+        """
+        return self._of(self._everywhere())
 
     def _of(self, taps: Iterable[Tap]) -> Taps:
         return Taps(taps, self.skipped, self.source, self.head, self.end, self.notes, self._everywhere)
@@ -133,7 +136,7 @@ def find(
     blocks = [tap for tap in default if tap.role == "block"]
     alone = len(blocks) < 2  # a single layer is the whole network, answer and all
     ends = default[0], default[-1] if default[-1].role == "output" or alone else None, blocks[-1] if blocks else None
-    everywhere = survey.selection(["**", "**:in"], default)
+    everywhere = partial(survey.selection, ["**", "**:in"], default)
     if layers is None:
         return Taps(default, survey.skipped(), *ends, survey.notes(root, default, default), everywhere)
     if not isinstance(layers, Sequence) or not all(isinstance(pattern, str) for pattern in layers):
@@ -210,25 +213,25 @@ class _Survey:
         assert call is not None
         return (call.inputs if tap.side == "in" else call.output)[tap.path]
 
-    def placed(self, tap: Tap, depth: float) -> Tap:
-        """The tap at its depth, with whether the two samples of the first run are the same among three."""
-        return replace(tap, depth=depth, mixes=(tap.module, tap.call, tap.side) in self.mixed)
-
-    @cached_property
-    def mixed(self) -> set[tuple[str, int, str]]:
-        """The places where two samples alone are others than among three: a device is asked once for all of them."""
-        groups: dict[torch.dtype, list[Tap]] = defaultdict(list)
-        for tap in self.taps.values():
-            groups[tap.dtype].append(tap)
-        mixed: set[tuple[str, int, str]] = set()
-        for taps in groups.values():
-            rows = [[self.sketch(tap, traced).rows(tap.axis)[:2] for tap in taps] for traced in (self.two, self.three)]
-            two, three = (torch.cat([values.reshape(-1).to(side[0].device) for values in side]) for side in rows)
-            different = (~torch.isclose(two, three, rtol=1e-2, atol=1e-4, equal_nan=True)).cumsum(0).cpu()
-            ends = torch.tensor([0, *(values.numel() for values in rows[0])]).cumsum(0)
-            counts = torch.cat([torch.zeros(1, dtype=torch.long), different])[ends].diff().tolist()
-            mixed |= {(tap.module, tap.call, tap.side) for tap, count in zip(taps, counts, strict=True) if count}
-        return mixed
+    def told_apart(self, taps: Sequence[Tap]) -> list[Tap]:
+        """The taps, with whether two samples alone are others than among three: a device is asked once for all."""
+        groups: dict[torch.dtype, dict[tuple[int, int], list[Tap]]] = defaultdict(lambda: defaultdict(list))
+        for tap in taps:  # what leaves a module most often enters the next one
+            key = id(self.sketch(tap, self.two)), id(self.sketch(tap, self.three))
+            groups[tap.dtype][key].append(tap)
+        mixed: set[Tap] = set()
+        for pairs in groups.values():
+            sides = [
+                [self.sketch(group[0], traced).rows(group[0].axis)[:2].reshape(-1) for group in pairs.values()]
+                for traced in (self.two, self.three)
+            ]
+            x, y = (torch.cat([values.to(side[0].device) for values in side]) for side in sides)
+            alike = x == y
+            if not bool(alike.all()):
+                alike |= ((x - y).abs() <= 1e-4 + 1e-2 * y.abs()) | (x.isnan() & y.isnan())
+            parts = alike.cpu().split([len(values) for values in sides[0]])
+            mixed |= {tap for group, part in zip(pairs.values(), parts, strict=True) if not part.all() for tap in group}
+        return [replace(tap, mixes=tap in mixed) for tap in taps]
 
     def skipped(self) -> list[Skipped]:
         return [Skipped(name or "output", reason, kind) for name, (reason, kind) in self.reasons.items()]
@@ -272,7 +275,8 @@ class _Survey:
         if not result:
             reasons = "; ".join(f"{name or 'output'} {why}" for name, (why, _) in list(self.reasons.items())[-3:])
             raise ValueError(f"find: model must have a place where samples can be told apart, got none: {reasons}.")
-        return [self.placed(tap, depth) for tap, depth in zip(result, _even(len(result)), strict=True)]
+        depths = _even(len(result))
+        return self.told_apart([replace(tap, depth=depth) for tap, depth in zip(result, depths, strict=True)])
 
     def attention(self) -> list[Tap]:
         """Every tensor [n, heads, queries, keys] whose rows are probabilities, beside a module's main output."""
@@ -303,10 +307,11 @@ class _Survey:
                 self._refuse(pattern, [*words, *(name for name in self.taps if name)])
             taps.update((tap.name, tap) for tap in matches)
         times = [self.order(tap) for tap in default]
-        result = sorted(taps.values(), key=lambda tap: (self.order(tap), tap.side == "out"))
-        return [
-            tap if tap.name in words else self.placed(tap, _between(self.order(tap), times, default)) for tap in result
-        ]
+        remaining = [tap for name, tap in taps.items() if name not in words]
+        depths = [_between(self.order(tap), times, default) for tap in remaining]
+        remaining = self.told_apart([replace(tap, depth=depth) for tap, depth in zip(remaining, depths, strict=True)])
+        taps |= {tap.name: tap for tap in remaining}
+        return sorted(taps.values(), key=lambda tap: (self.order(tap), tap.side == "out"))
 
     def _refuse(self, pattern: str, names: list[str]) -> None:
         for name, (reason, _) in self.reasons.items():
