@@ -14,7 +14,9 @@ from torch.overrides import TorchFunctionMode
 import lisse
 from lisse.instruments.drift import Drift
 from lisse.instruments.drift.passes import layer_differences
+from lisse.instruments.drift.words import Finding, sentence
 from lisse.networks import zoo
+from lisse.profile import Row
 from lisse.run import Run, RunPair
 from lisse.run.pair import profile_of_pair
 
@@ -584,3 +586,10 @@ def test_a_shortage_while_noise_is_measured_is_no_noise(monkeypatch):
     model = zoo.build("fc2", in_channels=1, size=8, width=4)
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         lisse.drift(model, copy.deepcopy(model), torch.rand(24, 1, 8, 8), instrument=QUICK)
+
+
+@pytest.mark.parametrize(("share", "words"), [(3.0, "; some take back what others add."), (0.6, ".")])
+def test_a_share_of_more_than_all_is_explained(share, words):
+    row = Row("output_share", share, "estimate", 9, "a", low=share - 0.1, high=share + 0.1)
+    text = sentence(("A", "B"), Finding(["a", "b"], ["MLP"], True), row, None, row)
+    assert text.endswith(f"1 more layer differs by more than noise{words}")

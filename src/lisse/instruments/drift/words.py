@@ -58,6 +58,8 @@ def sentence(
     if not (more := len(finding.layers) - 1):
         return text
     text += f" {more} more layer{'s differ' if more > 1 else ' differs'} by more than noise"
+    if not -0.05 <= share.value <= 1.05:
+        return f"{text}; some take back what others add."
     if largest is None or round(100 * largest.value) <= round(100 * share.value):
         return f"{text}."
     return f"{text}, with the largest share, {100 * largest.value:.0f} %, at {largest.layer}."
