@@ -78,8 +78,9 @@ def test_activations_that_are_not_finite_give_nan():
 def test_bad_terms():
     with pytest.raises(ValueError, match="within must be"):
         IsometricTerm(within="classes")
-    with pytest.raises(ValueError, match="one label per sample"):
-        IsometricTerm()({"a": torch.randn(12, 7)}, batch(targets=None))
+    for targets in (None, torch.rand(12)):  # numbers that all differ leave no pair, and a loss of 0
+        with pytest.raises(ValueError, match="one class per sample, got"):
+            IsometricTerm()({"a": torch.randn(12, 7)}, batch(targets=targets))
     with pytest.raises(TypeError, match="must be a tensor"):
         IsometricTerm()({"a": torch.randn(12, 7)}, batch(inputs=[1, 2]))
 

@@ -163,6 +163,29 @@ def test_a_collapse_goes_back_as_far_when_the_run_was_killed_in_between(tmp_path
     assert json.loads((tmp_path / "result.json").read_text())["checkpoint_step"] == 13
 
 
+@pytest.mark.parametrize(
+    ("told", "status", "epochs"),
+    [
+        ([(0.4, 0.0), (0.8, 0.7), (0.8, 0.75)], "finished", 3),  # not yet robust in its first epoch
+        ([(0.4, 0.0), (0.8, 0.0)], "collapsed", 2),  # nor after half of them
+        ([(0.3, 0.2), (0.8, 0.0)], "collapsed", 2),
+    ],
+)
+def test_a_network_has_half_of_its_epochs_to_begin_to_hold(told, status, epochs, monkeypatch):
+    shares = iter(told)
+    monkeypatch.setattr(Watchtower, "accuracies", lambda self, model: next(shares))
+    monkeypatch.setattr(overfitting, "SHARE", 1e9)  # every epoch
+    result = train(network(), points(200), recipe=recipe("fgsm"))
+    assert (result.status, result.epoch) == (status, epochs)
+
+
+def test_what_was_held_before_may_be_lost_at_once(monkeypatch):
+    shares = iter([(0.8, 0.75), (0.9, 0.0)])
+    monkeypatch.setattr(Watchtower, "accuracies", lambda self, model: next(shares))
+    monkeypatch.setattr(overfitting, "SHARE", 1e9)  # every epoch
+    assert train(network(), points(200), recipe=recipe("fgsm", epochs=9)).epoch == 2
+
+
 @pytest.mark.parametrize("way", ["fgsm", "trades"])
 def test_a_network_that_overflows_when_it_is_looked_at_has_diverged(way, tmp_path):
     model = network()
@@ -176,20 +199,24 @@ def test_a_network_that_overflows_when_it_is_looked_at_has_diverged(way, tmp_pat
 
 
 def test_a_look_costs_a_twentieth_of_the_passes_and_the_last_epoch_has_one():
-    tower = Watchtower(Adversary("fgsm", 0.1, bounds=None), points(200), torch.device("cpu"), torch.float32)
-    assert tower.every(60_000) == 1
-    assert tower.every(14_000) == 2  # 200 x 14 passes against 0.05 x 14,000 x 2
+    def tower(passed, samples=300):
+        adversary = Adversary("fgsm", 0.1, bounds=None)
+        return Watchtower(adversary, points(samples), torch.device("cpu"), torch.float32, passed)
+
+    for passed, count, every in ((60_000, 256, 1), (14_000, 100, 1), (2_240, 32, 2), (100, 32, 45)):
+        assert (len(tower(passed).y), tower(passed).every) == (count, every)  # 14 passes of each, and 0.05 x 2 x passed
+    assert (len(tower(14_000, 20).y), tower(14_000, 20).every) == (20, 1)
     result = train(network(), points(200), recipe=recipe("fgsm"))
     assert [WATCHED[1] in row for row in result.log] == [False, False, True]
 
 
 def test_what_counts_as_a_collapse():
-    tower = Watchtower(Adversary("fgsm", 0.1), points(200), torch.device("cpu"), torch.float32)
+    tower = Watchtower(Adversary("fgsm", 0.1), points(200), torch.device("cpu"), torch.float32, 60_000)
     assert len(tower.y) == 200
-    assert tower.collapsed(0.9, 0.1)
-    assert not tower.collapsed(0.5, 0.4)
-    assert not tower.collapsed(0.3, 0.0)  # near chance there is nothing to lose
-    tower = Watchtower(Adversary("fgsm", 0.1, bounds=None), points(200), torch.device("cpu"), torch.float32)
+    assert tower.one_sided(0.9, 0.1)
+    assert not tower.one_sided(0.5, 0.4)
+    assert not tower.one_sided(0.3, 0.0)  # near chance there is nothing to lose
+    tower = Watchtower(Adversary("fgsm", 0.1, bounds=None), points(200), torch.device("cpu"), torch.float32, 60_000)
     own, harder = tower.accuracies(network())
     assert 0 <= harder <= own <= 1
 
@@ -206,7 +233,7 @@ def test_the_network_that_falls_to_pgd_is_seen_to():
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(256) % 2
     x = (0.5 + 0.13 * (2.0 * y - 1) + 0.01 * torch.randn(256, generator=generator))[:, None]
-    tower = Watchtower(Adversary("fgsm", 0.1), Dataset("stairs", x, y), torch.device("cpu"), torch.float32)
+    tower = Watchtower(Adversary("fgsm", 0.1), Dataset("stairs", x, y), torch.device("cpu"), torch.float32, 60_000)
     torch.manual_seed(0)
     own, harder = tower.accuracies(Stair())
     assert harder < own
@@ -278,14 +305,18 @@ def test_labels_missing_where_a_lesson_needs_them():
 
 
 def test_data_outside_the_box_of_an_adversary_are_refused_and_a_recipe_has_none():
-    with pytest.raises(ValueError, match=r"^train: data must lie in the bounds .* of Adversary.*bounds=None"):
+    with pytest.raises(ValueError, match=r"^Adversary: x must lie in bounds \[0, 1\], got -.* Give bounds=None"):
         train(network(), points(), recipe=RECIPE, lesson=Adversary("fgsm", 0.1))
+    wide = Adversary("fgsm", 0.1, bounds=(-9, 9))
+    assert train(network(), points(), recipe=RECIPE, lesson=wide, epochs=1).status == "finished"
     assert train(network(), points(), recipe=recipe("fgsm"), epochs=1).status == "finished"
 
 
 def test_eps_in_grey_levels_is_noticed():
     with pytest.raises(ValueError, match=r"^Adversary: eps must be .* got 8\. Is it in grey levels\? Write 8 / 255"):
         train(convolutional(), images(), recipe=dataclasses.replace(RECIPE, adversary="pgd", eps=8.0))
+    with pytest.raises(ValueError, match=r"at most 8.485, the diagonal of the bounds .* got 128\. .* Write 128 / 255"):
+        train(convolutional(), images(), recipe=dataclasses.replace(RECIPE, adversary="fgsm", norm="l2", eps=128.0))
     with pytest.raises(ValueError, match="augmix must be 0 with an adversary"):
         Recipe(adversary="fgsm", augmix=1.0)
 

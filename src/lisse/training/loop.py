@@ -100,7 +100,9 @@ class Loop:
         self.steps = self.feed.steps * self.recipe.epochs
         self.evaluation = Evaluation(self.fabric, self.plan, dtype, last)
         lesson, samples = self.plan.lesson, self.plan.test or self.plan.data
-        self.tower = Watchtower(lesson, samples, self.device, dtype) if isinstance(lesson, Adversary) else None
+        self.tower = None
+        if isinstance(lesson, Adversary):
+            self.tower = Watchtower(lesson, samples, self.device, dtype, self.feed.used)
         self.good, self.good_step = self._weights(), 0
         self._restore()
         if self.world > 1:
@@ -299,7 +301,7 @@ class Loop:
             row["test_loss"] = self.score.loss
             if self.score.accuracy is not None:
                 row["test_accuracy"] = self.score.accuracy
-        if self.tower is not None and (final or (epoch + 1) % self.tower.every(self.feed.used) == 0):
+        if self.tower is not None and (final or (epoch + 1) % self.tower.every == 0):
             row |= self._watched()
         self.sums, self.counted = [0.0] * len(self.columns), 0
         self.log.append(row)
@@ -334,14 +336,16 @@ class Loop:
             return {}
         if self.world > 1:  # all have to come to the same end
             usual, harder = self.fabric.broadcast((usual, harder))
-        if self.tower.collapsed(usual, harder):
+        before = max((row[WATCHED[1]] for row in self.log if WATCHED[1] in row), default=0.0)
+        if not self.tower.one_sided(usual, harder):
+            self.good, self.good_step = self._weights(), self.step
+        elif 2 * self.step >= self.steps or self.tower.fell(before, harder):
+            way = "with pgd or trades" if self.tower.adversary.method == "fgsm" else "in more steps"
             self.collapse = (
                 f"catastrophic overfitting by step {self.step:,} of {self.steps:,}: accuracy {usual:.2f} under the "
-                f"training's own adversary, {harder:.2f} under PGD. Train with pgd or trades, or at a smaller eps; the "
-                f"weights are those of step {self.good_step:,}"
+                f"training's own adversary, {harder:.2f} under PGD. Train {way}, or at a smaller eps; the weights are "
+                f"those of step {self.good_step:,}"
             )
-        else:
-            self.good, self.good_step = self._weights(), self.step
         return dict(zip(WATCHED, (usual, harder), strict=True))
 
     def _call(self, when: When) -> None:

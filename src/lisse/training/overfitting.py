@@ -14,29 +14,33 @@ from lisse.networks.attack import Adversary, attack
 
 #: Columns of the log: accuracy under the training's own adversary, and under PGD of ten steps on the margin.
 WATCHED = ("trained_attack_accuracy", "attack_accuracy")
-_SAMPLES, _STEPS = 256, 10
+_FEWEST, _MOST, _STEPS = 32, 256, 10
 #: Of the samples that a training passes through its network, how many the watch may add. Counted, not timed: whether a
 #: training ends must not hang on a clock.
 SHARE = 0.05
 
 
 class Watchtower:
-    """The same few samples, looked at now and then under the adversary of a training and under a stronger attack."""
+    """The same few samples, looked at now and then under the adversary of a training and under a stronger attack.
 
-    def __init__(self, adversary: Adversary, data: Dataset, device: torch.device, dtype: torch.dtype) -> None:
+    An epoch passes ``passed`` samples. Every epoch is looked at where 32 samples or more (256 at most) are no more than
+    the watch may add, and otherwise 32 as often as they are: ``every`` epochs, and at the last one.
+    """
+
+    def __init__(
+        self, adversary: Adversary, data: Dataset, device: torch.device, dtype: torch.dtype, passed: int
+    ) -> None:
         self.adversary = adversary
-        few = data.sample(min(_SAMPLES, len(data)), seed=0)
+        steps = 1 if adversary.method == "fgsm" else adversary.steps
+        look, affordable = steps + _STEPS + 3, SHARE * passed * (steps + 1)
+        count = int(min(max(affordable // look, _FEWEST), _MOST, len(data)))
+        self.every = max(1, math.ceil(count * look / affordable))
+        few = data.sample(count, seed=0)
         assert isinstance(few.inputs, Tensor)
         assert few.targets is not None
         x = few.inputs.to(device)
         self.x = x.to(dtype) if x.is_floating_point() else x.to(dtype).div_(255)
         self.y = few.targets.to(device).long()
-
-    def every(self, samples: int) -> int:
-        """Epochs of ``samples`` between two looks; the last epoch is looked at in any case."""
-        steps = 1 if self.adversary.method == "fgsm" else self.adversary.steps
-        look = len(self.y) * (steps + _STEPS + 3)
-        return max(1, math.ceil(look / (SHARE * samples * (steps + 1))))
 
     def accuracies(self, model: nn.Module) -> tuple[float, float]:
         """Under the training's own adversary, and under the stronger attack."""
@@ -57,7 +61,16 @@ class Watchtower:
         first, second = (right(model, points, self.y).double().mean() for points in (moved, harder))
         return float(first), float(second)
 
-    def collapsed(self, usual: float, harder: float) -> bool:
+    def fell(self, before: float, harder: float) -> bool:
+        """Whether the accuracy under the stronger attack is below an earlier one, beyond both intervals.
+
+        In its first epochs a network may not have learned yet what it will: that it holds against its own adversary
+        alone is a collapse where it held against the stronger one before, or where half of the training has passed.
+        """
+        n = len(self.y)
+        return float(share_interval(harder, n).high) < float(share_interval(before, n).low)
+
+    def one_sided(self, usual: float, harder: float) -> bool:
         """Whether the stronger attack takes more than half of what the own one leaves, beyond both intervals.
 
         Random-start FGSM and PGD leave a sound network nearly the same share of answers. Nothing is lost where the own

@@ -21,6 +21,7 @@ from lisse.data.augmentation import CropFlip
 from lisse.data.dataset import check_seed
 from lisse.identity import function_identity, hash_tensor
 from lisse.networks.answers import answer_of, are_classes
+from lisse.networks.attack import Adversary
 from lisse.networks.cap import Cap
 from lisse.training.feed import Augment
 from lisse.training.heads import head_of
@@ -200,12 +201,8 @@ def _lesson(lesson: Lesson | str | None, recipe: Recipe, data: Dataset, *, label
             f"train: data must have a class for each sample for {name}, got {data!r}, whose targets are none. Give "
             "labels, or leave it out."
         )
-    box = getattr(lesson, "bounds", None)
-    if box is not None and box_of(data) is None:
-        raise ValueError(
-            f"train: data must lie in the bounds {box} of {name}, got {data!r}, which leaves [0, 1]. "
-            f"Give {name}(…, bounds=None), with eps in the unit of the data."
-        )
+    if isinstance(lesson, Adversary) and isinstance(data.inputs, Tensor):
+        lesson.check(data.inputs if data.inputs.is_floating_point() else data.inputs[:1] / 255)
     return lesson
 
 

@@ -107,7 +107,8 @@ class Adversary:
         return self.task(_logits(network, self.views(network, x, y)), y)
 
     def check(self, x: Tensor) -> None:
-        """See that a batch lies in the box: what is outside it would be thrown onto its edge."""
+        """See that a batch lies in the box (what is outside it would be thrown onto its edge), and ε in its unit."""
+        check_unit("Adversary", self.eps, self.norm, self.bounds, x[0].numel() if len(x) else None)
         if self.bounds is not None:
             check_inside(
                 "Adversary", x.detach(), self.bounds, "Are these normalised? Give bounds=None, and eps in their unit."

@@ -124,13 +124,16 @@ def checked_size(function: str, name: str, value: Any) -> float:
     return size
 
 
-def check_unit(function: str, eps: float, norm: str, bounds: Bounds | None) -> None:
-    """See that an ℓ∞ radius is in the unit of the box: 8 is not 8/255."""
-    if bounds is not None and norm == "linf" and eps > bounds[1] - bounds[0]:
-        hint = f" Is it in grey levels? Write {eps:g} / 255." if tuple(bounds) == UNIT and eps <= 255 else ""
+def check_unit(function: str, eps: float, norm: str, bounds: Bounds | None, size: int | None = None) -> None:
+    """See that a radius is in the unit of the box: 8 is not 8/255. An ℓ2 radius needs the ``size`` of a sample."""
+    if bounds is None or (norm == "l2" and size is None):
+        return
+    widest = (bounds[1] - bounds[0]) * (math.sqrt(size) if norm == "l2" and size else 1.0)
+    if eps > widest:
+        what = "the width of the bounds" if norm == "linf" else f"{widest:.4g}, the diagonal of the bounds"
+        hint = f" Is it in grey levels? Write {eps:g} / 255." if tuple(bounds) == UNIT and eps <= 255 * widest else ""
         raise ValueError(
-            f"{function}: eps must be at most the width of the bounds [{bounds[0]:g}, {bounds[1]:g}] in which x lies, "
-            f"got {eps:g}.{hint}"
+            f"{function}: eps must be at most {what} [{bounds[0]:g}, {bounds[1]:g}] in which x lies, got {eps:g}.{hint}"
         )
 
 

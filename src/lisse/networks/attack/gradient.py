@@ -90,7 +90,7 @@ def attack(
     check_word("attack", ("best", "last"), keep=keep)
     values, labels = checked_samples("attack", model, x, y, bounds)
     kind, radius = norm_named("attack", norm), checked_size("attack", "eps", eps)
-    check_unit("attack", radius, kind, bounds)
+    check_unit("attack", radius, kind, bounds, values[0].numel() if len(values) else None)
     count, starts = checked_count("attack", "steps", steps), checked_count("attack", "restarts", restarts)
     if not 0 <= float(momentum) < float("inf"):
         raise ValueError(f"attack: momentum must be at least 0, got {momentum!r}. 1 is usual, 0 is none.")

@@ -106,10 +106,11 @@ class IsometricTerm:
         if self.within == "all":
             return None
         labels = batch.targets if self.within == "labels" else self.within(batch)
-        if not isinstance(labels, Tensor) or labels.ndim != 1:
-            got = list(labels.shape) if isinstance(labels, Tensor) else type(labels).__name__
+        classes = isinstance(labels, Tensor) and labels.ndim == 1
+        if not classes or (self.within == "labels" and labels.is_floating_point()):
+            got = f"{labels.dtype} {list(labels.shape)}" if isinstance(labels, Tensor) else "none"
             raise ValueError(
-                f"IsometricTerm: the batch must have one label per sample, got {got}. Use within='all', or a function "
+                f"IsometricTerm: the batch must have one class per sample, got {got}. Use within='all', or a function "
                 "of the batch that gives them."
             )
         return labels
