@@ -130,10 +130,10 @@ def check_unit(function: str, eps: float, norm: str, bounds: Bounds | None, size
         return
     widest = (bounds[1] - bounds[0]) * (math.sqrt(size) if norm == "l2" and size else 1.0)
     if eps > widest:
-        width = "the width of the bounds" if norm == "linf" else f"{widest:.4g}, the diagonal of the bounds"
+        most = "the width of the bounds" if norm == "linf" else f"{widest:.4g}, the diagonal of the bounds"
         hint = f" Is it in grey levels? Write {eps:g} / 255." if tuple(bounds) == UNIT and eps <= 255 * widest else ""
         raise ValueError(
-            f"{function}: eps must be at most {width} [{bounds[0]:g}, {bounds[1]:g}] in which x lies, got {eps:g}.{hint}"
+            f"{function}: eps must be at most {most} [{bounds[0]:g}, {bounds[1]:g}] in which x lies, got {eps:g}.{hint}"
         )
 
 
