@@ -5,11 +5,12 @@ ResNet-56 from `LISSE_DATA`, MiniLM from `--minilm FOLDER`. Every family gets ev
 blocks drawn with the seed. Beside them what must raise no alarm: the same function with heads or hidden units permuted,
 another precision, nothing at all. A case is measured once and kept in `--cases FILE` (JSON lines): run again to go on.
 
-    python benchmarks/drift_faults.py [--rounds 2] [--families llama,vit] [--minilm FOLDER] [--cases FILE] [--write]
+    python benchmarks/drift_faults.py [--rounds 2] [--families llama,vit] [--faults swapped,8-bit] [--minilm FOLDER]
+                                      [--cases FILE] [--write]
 
-About twenty minutes of one core. `layer`: the first layer that parts is the right one. `part`: right too (faults in a
-whole block have none). `factor 2`: the change of A's answer where that layer alone is B's, beside B's true change. A
-fault whose answer stays within the noise does not count.
+About a quarter of an hour of one core for two rounds. `layer`: the first layer that parts is the right one. `part`:
+right too (faults in a whole block have none). `factor 2`: the change of A's answer where that layer alone is B's,
+beside B's true change. A fault whose answer stays within the noise does not count.
 """
 
 from __future__ import annotations
