@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import numpy as np
+
+try:
+    import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
+except ImportError as error:
+    raise ImportError(f'stability_loops: the loops need numba ({error}). pip install "lisse[fast]"') from error
 
 #: Differences that are summed in float32, side by side in the processor's lanes, before they go to float64.
 _CHUNK = 4096

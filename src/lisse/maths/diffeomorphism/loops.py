@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import numpy as np
+
+try:
+    import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
+except ImportError as error:
+    raise ImportError(f'loops: the loops of deformations need numba ({error}). pip install "lisse[fast]"') from error
 
 # Products and sums may fuse; NaN and infinity stay what they are.
 _compiled: Any = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"})

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import numpy as np
+
+try:
+    import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
+except ImportError as error:
+    raise ImportError(f'homology.loops: the loops need numba ({error}). pip install "lisse[fast]"') from error
 
 _compiled: Any = numba.njit(nogil=True, cache=True)
 

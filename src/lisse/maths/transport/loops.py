@@ -14,8 +14,12 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import numpy as np
+
+try:
+    import numba  # type: ignore[import-not-found, import-untyped, unused-ignore]
+except ImportError as error:
+    raise ImportError(f'loops: the loops of transport need numba ({error}). pip install "lisse[fast]"') from error
 
 _compiled: Any = numba.njit(nogil=True, cache=True)
 # "reassoc" lets sums run in vector lanes; no other liberty, so that NaN and infinity stay what they are.
