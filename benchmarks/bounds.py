@@ -127,14 +127,29 @@ def sublayer(norm: nn.Module, parts: tuple[nn.Module, ...], calls: dict[nn.Modul
         return y[0]
 
     with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
-        draws = (torch.Generator().manual_seed(seed) for seed in range(3))
-        stretch = max(float(worst_token_stretch(forward, u, generator=draw)[0]) for draw in draws)
+        stretch = max(
+            float(worst_token_stretch(forward, start, generator=torch.Generator().manual_seed(seed))[0])
+            for start in starts(u, gain, parts[0])
+            for seed in range(3)
+        )
     state = State(0.0, math.sqrt(u.shape[1]), torch.zeros(1, *u.shape, dtype=u.dtype), Affine(gain, shift, centred))
     walk = Walk("worst_token", 0.0, 1e-3)
     with torch.no_grad():
         for part in parts:
             state = walk.through(part, state)
     return "attention" if attention else "MLP", stretch, state.settled.log / math.log(10)
+
+
+def starts(u: torch.Tensor, gain: torch.Tensor, part: nn.Module) -> Iterator[torch.Tensor]:
+    """Tokens on the norm's ball: the sample's; and where queries have norms, for every head those whose query is 0.
+
+    There a norm is as steep as it can be: 1/√ε of itself.
+    """
+    yield u
+    layer = token_attention(part)
+    for matrix in () if layer is None or layer.norms is None else layer.weights.query * gain:
+        start = u - (torch.linalg.pinv(matrix) @ (matrix @ u.T)).T
+        yield start * u.shape[1] ** 0.5 / start.norm(dim=1, keepdim=True)
 
 
 def first_of(value: Any) -> Any:
@@ -159,6 +174,12 @@ def convolutions(name: str, checkpoint: Path) -> Iterator[str]:
             yield f"| {layer or '(network)'} | {low:.4g} | {size(high)} | {size(high / low)} |"
 
 
+def sublayer_rows(model: nn.Module, inputs: Any) -> Iterator[str]:
+    """A table of :func:`sublayers`."""
+    for block, kind, low, high in sublayers(model, inputs):
+        yield f"| {block} | {kind} | {low:.4g} | {size(10**high)} | {size(10**high / low)} |"
+
+
 def size(value: float) -> str:
     """A number, as a power of ten where it is large."""
     return f"{value:.4g}" if value < 1e4 else f"10^{math.log10(value):.1f}"
@@ -178,12 +199,17 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=22, help="Its layers: 22 are 1.1 billion parameters.")
     parser.add_argument("--width", type=int, default=2048, help="Its width.")
     parser.add_argument("--write", action="store_true", help="Write benchmarks/results/bounds.md.")
+    parser.add_argument("--sublayers", metavar="NAME", help="Print the rows of this network's sub-layers alone.")
     options = parser.parse_args()
     if options.billion:
         billion(options.device, options.layers, options.width)
         return
     tables, lines = list[str](), list[str]()
     for name, model, inputs in networks(options.minilm):
+        if options.sublayers is not None:
+            if options.sublayers in name:
+                print("\n".join(sublayer_rows(model.eval(), inputs)))
+            continue
         clock = time.perf_counter()
         rows = local_bounds(model.eval(), inputs, SIZES)
         seconds = time.perf_counter() - clock
@@ -200,8 +226,7 @@ def main() -> None:
             f"| block | sub-layer | {header} |",
             "|---" * 5 + "|",
         ]
-        for block, kind, low, high in sublayers(model, inputs):
-            lines.append(f"| {block} | {kind} | {low:.4g} | {size(10**high)} | {size(10**high / low)} |")
+        lines += sublayer_rows(model, inputs)
         print("\n".join(lines), flush=True)
         tables += lines
         lines = []

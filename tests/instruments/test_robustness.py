@@ -511,6 +511,23 @@ def test_judging_numbers_travel_sample_by_sample():
     )
 
 
+def test_images_are_certified():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(8, 3)
+    ).eval()
+    x = torch.rand(6, 1, 6, 6)
+    options = {"corruptions": "none", "attacks": ("pgd",), "norm": "l2", "eps": (0.0, 0.02), "sigma": (), "delta": ()}
+    profile = lisse.measure(
+        model, lisse.Dataset("images", x, model(x).argmax(1)), Robustness(**options, certified=6, distances=6)
+    )
+    certified, attacked = (
+        profile.parts[0].arrays[f"samples/{name}"] for name in ("certified_radius", "attack_distance")
+    )
+    assert bool((certified > 0).all())
+    assert bool((certified <= attacked).all())
+
+
 def test_certified_rows_stand_below_those_of_the_attack(monkeypatch):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.ReLU(), torch.nn.Linear(12, 3)).eval()

@@ -278,6 +278,8 @@ def test_what_has_no_rule_is_refused():
     ):
         with pytest.raises(TypeError, match=words):
             ball_bounds(module, torch.zeros(1, 4), 0.1, norm="l2")
+    with pytest.raises(TypeError, match="must run on one sample of"):
+        certified_radius(nn.Conv2d(1, 2, 5), torch.zeros(1, 4), torch.zeros(1).long(), norm="l2", largest=1.0)
     with pytest.warns(FutureWarning), pytest.raises(TypeError, match="must have no forward hooks"):
         ball_bounds(nn.utils.weight_norm(nn.Linear(4, 3)), torch.zeros(1, 4), 0.1, norm="l2")
 

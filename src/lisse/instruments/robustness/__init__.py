@@ -420,8 +420,11 @@ class Robustness(Instrument):
     def _certified_rows(self, run: Run, arrays: dict[str, np.ndarray], notes: list[str]) -> list[Row]:
         """What is proved of the first samples, at the sizes of the attacks."""
         n = run.take(self.certified)
-        inputs = inputs_of(run, n)
-        reach = box_width(inputs)[self.norm]
+        reach = box_width(inputs_of(run, n))[self.norm]
+        form = run.data.form
+        if not isinstance(form, Tensor):
+            notes.append("Nothing is certified: the inputs are not one tensor.")
+            return []
 
         def proved(start: int, stop: int) -> dict[str, Tensor]:
             (batch,) = run.data.batches(stop - start, start=start, stop=stop, device=run.device)
@@ -433,7 +436,7 @@ class Robustness(Instrument):
             return {"radii": radii.cpu()}
 
         try:
-            least = least_refine(run.model, tuple(inputs.shape[1:]))
+            least = least_refine(run.model, tuple(form.shape[1:]))
             if 0 < self.refine < least:
                 notes.append(
                     f"Nothing is certified: a network and inputs of this size ask for refine={least:.0f} (it is "

@@ -16,6 +16,7 @@ from lisse.networks.bounds.graph import UNTRACEABLE, check_hooks, foreign, trace
 from lisse.networks.bounds.operators import AveragePool, BatchNorm, Convolution, Still
 from lisse.networks.bounds.slopes import FUNCTIONS
 from lisse.networks.zoo.resnet import PaddedShortcut
+from lisse.taps import is_shortage
 
 ROUNDOFF = 2.0**-53
 TINY = 1e-280  # over all that underflows in a sum of products
@@ -120,8 +121,16 @@ class Steps:
         self.nodes = [Node("input", shape=torch.Size(shape))]
         with torch.no_grad():
             probe = torch.rand(1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
-            self.end, output = self._through(network, self.nodes[0], probe)
-            answer = network(probe.clone())
+            try:
+                self.end, output = self._through(network, self.nodes[0], probe)
+                answer = network(probe.clone())
+            except (*UNTRACEABLE, LookupError) as error:
+                if is_shortage(error) or str(error).startswith("Relaxation: "):
+                    raise
+                raise TypeError(
+                    f"Relaxation: {type(network).__name__} must run on one sample of {list(shape)}, step by step, got "
+                    f"{type(error).__name__}: {error}."
+                ) from error
             far = (answer - output).abs().max() if isinstance(answer, Tensor) else math.inf
             if not far <= 1e-6 * (1e-6 + output.abs().max()):
                 raise TypeError(
