@@ -76,7 +76,7 @@ class Robustness(Instrument):
         0, "samples whose distance to a wrong answer is proved from below; 0 leaves it out", usual=8, least=0
     )
     refine: int = option(
-        1024, "effort of this proof: most units of a layer that it looks at one by one", usual=128, least=0
+        1024, "effort of this proof: most units of a layer that it looks at one by one", usual=64, least=0
     )
     level: float = level_option()
 
