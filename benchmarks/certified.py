@@ -56,8 +56,8 @@ def networks(limit: int | None) -> dict[tuple[str, str], Callable[[], nn.Module]
 
 
 def interval(row: Any) -> str:
-    """A value and its ends."""
-    return f"{row.value:.3g} ({row.low:.3g} … {row.high:.3g})"
+    """A value and its ends, where the images are enough for them."""
+    return f"{row.value:.3g}" + ("" if row.low is None else f" ({row.low:.3g} … {row.high:.3g})")
 
 
 def main() -> None:
