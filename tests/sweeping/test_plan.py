@@ -269,5 +269,8 @@ def test_a_file_that_is_no_plan_is_named(tmp_path):
     (tmp_path / "bad.toml").write_text("models = [")
     with pytest.raises(ValueError, match=r"plan must be TOML, got .*bad\.toml"):
         plan_of(tmp_path / "bad.toml")
+    (tmp_path / "deep.toml").write_text("models = " + "[" * 5000)
+    with pytest.raises(ValueError, match=r"plan must be TOML, got .*deep\.toml \(maximum recursion"):
+        plan_of(tmp_path / "deep.toml")
     with pytest.raises(TypeError, match="plan must be a TOML file or a mapping, got int"):
         plan_of(3)

@@ -123,7 +123,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"sweep: plan must be TOML, got {path}, which is no text.") from error
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"sweep: plan must be TOML, got {path} ({error}).") from error
 
 
