@@ -465,7 +465,7 @@ def test_what_does_not_fit():
         (torch.rand(1, 1, 4, 4), "at least 2 samples"),
     ):
         run = Run.__new__(Run)
-        run.data = Dataset("d", data)
+        run.model, run.data = nn.Identity(), Dataset("d", data)
         assert reason in Stability().fits(run)
 
 

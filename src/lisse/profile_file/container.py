@@ -206,7 +206,8 @@ def npy_header(stream: IO[bytes], info: zipfile.ZipInfo) -> tuple[np.dtype, Any,
     except Exception as error:  # literal_eval and dtype() raise nearly anything on hostile text
         raise ValueError(f"{info.filename}: its header cannot be read ({type(error).__name__})") from None
     if not sound or dtype.hasobject:
-        raise ValueError(f"{info.filename}: its header asks for {excerpt(header)}, which is not allowed")
+        hint = " (arrays must hold numbers or text, and objects would be unpickled)" if dtype.hasobject else ""
+        raise ValueError(f"{info.filename}: its header asks for {excerpt(header)}, which is not allowed{hint}")
     return dtype, "F" if order else "C", shape, 8 + width + length
 
 
