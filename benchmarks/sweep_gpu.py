@@ -165,8 +165,8 @@ def main() -> int:
         + (f" and {clock(statistics.median(new))} by one of {options.processes}" if new else "")
         + " (medians; the first of a process starts the device).\n"
         f"- Numbers of both folders: {count:,}, of which {apart:,} are not the same bit for bit; the largest relative "
-        f"gap is {largest:.1e} (`lisse verify` takes {CLOSE:g} for rounding). Each folder trained its own networks, and sums "
-        "on a GPU come in no fixed order."
+        f"gap is {largest:.1e} (`lisse verify` takes {CLOSE:g} for rounding). Each folder trained its own "
+        "networks, and sums on a GPU come in no fixed order."
     )
     publish("sweep-gpu", "A sweep on a GPU", body, write=options.write)
     return 0
