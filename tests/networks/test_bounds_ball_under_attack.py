@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lisse.networks.bounds import ball_bounds, tangent
+from lisse.networks.bounds import ball_bounds, certified_radius, tangent
 from lisse.networks.zoo import seeded
 
 ACTIVATIONS = [nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Softplus]
@@ -133,3 +133,39 @@ def test_the_search_sees_departures_that_are_left_out(monkeypatch):
     monkeypatch.setattr(tangent.Node, "departure", half)
     with pytest.raises(AssertionError):
         searches(0, 24)
+
+
+class Spread(nn.Module):
+    """A sum in which one entry goes to both logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(1, 2)
+
+    def forward(self, x):
+        return self.fc(x) + x
+
+
+def test_a_sum_that_spreads_one_part_over_the_other_is_refused():
+    with pytest.raises(TypeError, match="must be of one shape"):
+        certified_radius(Spread(), torch.tensor([[0.9]]), torch.tensor([0]), norm="linf", largest=1.0)
+
+
+def test_an_average_with_a_negative_divisor_is_refused():
+    network = nn.Sequential(nn.AvgPool2d(2, divisor_override=-1), nn.Flatten())
+    with pytest.raises(TypeError, match="positive divisor"):
+        ball_bounds(network, torch.ones(1, 2, 2, 2), 1.0, norm="linf")
+
+
+@pytest.mark.parametrize("refine", [0, 1024])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("sizes", [(1e-170,), (1e150, 1e150, 1e-165, 1e-165), (1e-80, 1e-80, 1e-10)])
+def test_what_underflows_on_the_way_back_certifies_nothing_it_should_not(sizes, norm, refine):
+    """Two logits ±s(x₁ − x₂): half an ℓ∞ distance, and its ℓ2 one, to where the answer changes."""
+    difference = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    layers = [nn.Linear(2, 2, bias=False, dtype=torch.float64) for _ in sizes]
+    for index, (layer, size) in enumerate(zip(layers, sizes, strict=True)):
+        layer.weight.data = (difference if index == 0 else torch.eye(2, dtype=torch.float64)) * size
+    x = torch.tensor([[1.0, 0.8]], dtype=torch.float64)
+    radius = certified_radius(nn.Sequential(*layers), x, torch.tensor([0]), norm=norm, largest=10.0, refine=refine)
+    assert float(radius) <= (0.1 if norm == "linf" else 0.2 / 2**0.5) * (1 + 1e-9)

@@ -152,3 +152,17 @@ def test_bad_input_is_refused():
     nn.init.constant_(broken.weight, torch.nan)
     with pytest.raises(ValueError, match=r"Linear\.weight must be finite"):
         operator_norm(broken, (2,))
+
+
+def test_a_large_shift_hides_nothing_of_a_small_weight():
+    """What does not depend on the input is no part of the map, however large: 1 beside 1e17."""
+    convolution = nn.Conv1d(1, 1, 1)
+    convolution.weight.data.fill_(1.0)
+    convolution.bias.data.fill_(1e17)
+    norm = nn.BatchNorm1d(1).eval()
+    norm.running_mean.fill_(-1e17)
+    for layer, shape in ((convolution, (1, 1)), (norm, (1,))):
+        ends = operator_norm(layer, shape)
+        assert ends.lower == pytest.approx(1.0, rel=1e-4)
+        assert ends.upper >= 1 - 1e-5
+    assert float(convolution.bias.detach()) == pytest.approx(1e17)  # a person's layer stays as it is

@@ -261,6 +261,8 @@ def _covariances(p: Tensor, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """
     heads, (m, n) = p.shape[:-2], p.shape[-2:]
     p, v, z = p.reshape(-1, m, n), v.reshape(-1, n, v.shape[-1]), z.reshape(-1, n, z.shape[-1])
+    scales = [x.abs().amax((-2, -1)).clamp_min(1e-300) for x in (v, z)]  # fourth powers of small numbers vanish
+    v, z = (x / scale[:, None, None] for x, scale in zip((v, z), scales, strict=True))
     grams = v @ v.mT, z @ z.mT
     crosses = [p @ gram for gram in grams]
     centres = [(cross * p).sum(-1) for cross in crosses]
@@ -283,7 +285,7 @@ def _covariances(p: Tensor, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
                 )
             mass = weights[:, :, None] * weights[:, None, :]
             norm[head, row] = (mass * terms[0] * terms[1]).sum((1, 2)).clamp_min(0).sqrt()
-        norms.append(norm)
+        norms.append((norm * (scales[0] * scales[other])[:, None]).clamp_min(1e-300))
     return norms[0].reshape(*heads, m), norms[1].reshape(*heads, m)
 
 
@@ -324,11 +326,11 @@ def _points(where: str, name: str, values: Values, width: int) -> Tensor:
 
 
 def given_rows(where: str, values: Values, m: int, n: int) -> Tensor:
-    """Attention rows, checked."""
+    """Attention rows, checked; their sums are 1 to the rounding of float64."""
     rows = floating(where, "rows", values).detach().double().cpu()
     if rows.shape != (m, n):
         raise ValueError(f"{where}: rows must have shape [{m}, {n}], got {list(rows.shape)}.")
     off = float((rows.sum(1) - 1).abs().max())
     if float(rows.min()) < 0 or not off <= 1e-4:
         raise ValueError(f"{where}: rows must not be negative and must sum to 1, got rows off by {off:g}.")
-    return rows
+    return rows / rows.sum(1, keepdim=True)

@@ -84,6 +84,11 @@ def operator_norm(
             raise ValueError(f"operator_norm: {name}.{key} must be finite, got NaN or infinity.")
     check_hooks("operator_norm", layer)
     _check_linear(layer)
+    for part in layer.modules():  # no part of the map, and beside large ones the weights would be rounded away
+        shifts = (part._parameters.get("bias"), part._buffers.get("running_mean"))
+        for shift in shifts:
+            if shift is not None:
+                shift.zero_()
     zero = torch.zeros(1, *shape, dtype=torch.float64, device=model_device(layer))
     try:
         output = layer(zero)

@@ -13,6 +13,7 @@ from lisse.networks.bounds.steps import ROUNDOFF, TINY, Node, Steps
 from lisse.networks.bounds.tangent import MOST_ENTRIES, Tangent, TangentBall
 
 _EFFORT = 2**23  # entries of an input times those of all steps, for each unit of ``refine``: what a tangent may cost
+_VANISHED = 1e-300  # over all that underflows where coefficients of one entry are summed
 _LOOSE = 1.1  # times the tangent's share of an interval: a walk back is worth while above
 
 
@@ -180,15 +181,25 @@ class Relaxation:
                 continue
             if node.kind == "input":
                 flat = a.flatten(2)
-                size = flat.abs().sum(2) if norm == "linf" else torch.linalg.vector_norm(flat, dim=2)
+                # Over the largest first: squares of small numbers vanish.
+                size = largest = flat.abs().amax(2)
+                if norm == "l2":
+                    size = torch.linalg.vector_norm(flat / largest.clamp_min(TINY)[..., None], dim=2) * largest
+                    size = size + TINY * flat.shape[2]  # of a row that is smaller still
+                else:
+                    size = flat.abs().sum(2)
+                size = size * (1 + 4 * (flat.shape[2] + 16) * ROUNDOFF)
                 drift = 2 * node.gamma * (flat.abs() * (x.abs() + _like(eps, x)).flatten(1)[:, None]).sum(2)
                 extra = (flat * x.flatten(1)[:, None]).sum(2) - eps[:, None] * size - drift
                 constant, added = constant + extra, added + extra.abs()
                 continue
             drift = node.gamma * torch.einsum("nkd,nd->nk", a.abs().flatten(2), node.mass.flatten(1))
+            drift = drift + _VANISHED * node.mass.flatten(1).sum(1, keepdim=True)
             constant, added = constant - drift, added + drift
             for other, part, extra in self._pulled(node, a):
-                constant, added = constant + extra, added + extra.abs()
+                # A coefficient that underflows takes the value it stands before with it.
+                vanished = _VANISHED * (other.middle.abs() + other.reach).flatten(1).sum(1, keepdim=True)
+                constant, added = constant + extra - vanished, added + extra.abs()
                 coefficients[other] = coefficients[other] + part if other in coefficients else part
         return constant - 8 * (len(self.nodes) + 4) * ROUNDOFF * added - TINY
 

@@ -181,6 +181,9 @@ class Steps:
         if not isinstance(output, Tensor):
             return output
         if word in ("add", "iadd", "add_", "__add__") and len(spots) == 2 and not options:
+            shapes = [tuple(spot[1].shape[1:]) for spot in spots]
+            if shapes[0] != shapes[1]:
+                raise TypeError(f"Relaxation: a sum in {name} must be of one shape, got {shapes[0]} and {shapes[1]}.")
             node = Node("sum", (spots[0][0], spots[1][0]), shape=output.shape[1:])
             self.nodes.append(node)
             return node, output
@@ -239,6 +242,8 @@ class Steps:
         terms: int = 1,
     ) -> tuple[Node, Tensor]:
         output = function(zero)
+        if magnitude is None and bool((function(torch.ones_like(zero)) < 0).any()):
+            raise TypeError("Relaxation: an average must have a positive divisor, got a negative one.")
         parts = function, linear or function, magnitude or function
         new = Node("affine", (node,), *parts, terms=terms, shape=output.shape[1:])
         self.nodes.append(new)
