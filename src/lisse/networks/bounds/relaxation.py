@@ -181,13 +181,12 @@ class Relaxation:
                 continue
             if node.kind == "input":
                 flat = a.flatten(2)
-                # Over the largest first: squares of small numbers vanish.
-                size = largest = flat.abs().amax(2)
-                if norm == "l2":
-                    size = torch.linalg.vector_norm(flat / largest.clamp_min(TINY)[..., None], dim=2) * largest
-                    size = size + TINY * flat.shape[2]  # of a row that is smaller still
-                else:
+                if norm == "linf":
                     size = flat.abs().sum(2)
+                else:  # over the largest first, and a little more: squares of small numbers vanish
+                    largest = flat.abs().amax(2)
+                    size = torch.linalg.vector_norm(flat / largest.clamp_min(TINY)[..., None], dim=2) * largest
+                    size = size + TINY * flat.shape[2]
                 size = size * (1 + 4 * (flat.shape[2] + 16) * ROUNDOFF)
                 drift = 2 * node.gamma * (flat.abs() * (x.abs() + _like(eps, x)).flatten(1)[:, None]).sum(2)
                 extra = (flat * x.flatten(1)[:, None]).sum(2) - eps[:, None] * size - drift
